@@ -1,0 +1,51 @@
+"""Settings that every service shares, read from environment variables named CLAWBACK_<FIELD>."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from libs.errors import ConfigError
+
+S = TypeVar("S", bound="ServiceSettings")
+
+
+class ServiceSettings(BaseSettings):
+    """Subclass it in services/<name>/config.py; prefix own fields with the service's name (`judge_votes`)."""
+
+    model_config = SettingsConfigDict(env_prefix="CLAWBACK_", extra="ignore", frozen=True)
+
+    http_host: str = "127.0.0.1"
+    http_port: int = Field(default=0, ge=0, le=65535, description="health and metrics; 0 takes a free port")
+    log_level: str = "INFO"
+
+    kafka_bootstrap_servers: str = "127.0.0.1:9092"
+    kafka_idempotent_producer: bool = Field(default=True, description="off for the local broker, which has none")
+    kafka_fetch_max_wait_ms: int = Field(default=500, ge=1, description="20 for the local broker, see docs/decisions")
+    kafka_session_timeout_ms: int = Field(default=30_000, ge=1_000)
+    kafka_heartbeat_interval_ms: int = Field(default=3_000, ge=100)
+    kafka_max_request_size: int = Field(default=8 * 1024 * 1024, ge=64 * 1024)
+    kafka_security_protocol: str = "PLAINTEXT"
+    kafka_ssl_cafile: str | None = None
+    kafka_sasl_mechanism: str | None = None
+    kafka_sasl_username: str | None = None
+    kafka_sasl_password: str | None = Field(default=None, repr=False)
+
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+
+    stream_max_in_flight: int = Field(default=64, ge=1, description="records handled at once per process")
+    stream_commit_interval_seconds: float = Field(default=0.5, gt=0)
+    stream_handle_timeout_seconds: float = Field(default=120.0, gt=0)
+    stream_max_attempts: int = Field(default=5, ge=1, description="tries of a faulty record before it is dead-lettered")
+    stream_stall_seconds: float = Field(default=60.0, gt=0, description="no progress while there is lag: exit")
+
+
+def load(kind: type[S]) -> S:
+    """Read settings from the environment. Raises ConfigError that names each wrong variable and the fix."""
+    try:
+        return kind()
+    except ValidationError as error:
+        lines = [f"CLAWBACK_{'_'.join(str(p) for p in e['loc']).upper()}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("wrong settings: " + "; ".join(lines)) from error
