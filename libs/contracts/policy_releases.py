@@ -46,3 +46,15 @@ class PolicyRelease(Record, frozen=True, kw_only=True):
     weights: Adapter | None = None
     metrics: dict[str, float]
     created_at: float
+
+
+def release_id_for(scenario: str, number: int, batch_id: str) -> str:
+    """The id of a scenario's `number`-th release: the same batch gives the same id after a restart."""
+    return f"{scenario}@{number:05d}-{batch_id[:8]}"
+
+
+def release_number(release_id: str) -> int:
+    """How many releases lie before and at this one: 0 for the base model and for ids from other engines."""
+    _, at, tail = release_id.rpartition("@")
+    number = tail.partition("-")[0]
+    return int(number) if at and number.isdigit() else 0
