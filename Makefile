@@ -1,23 +1,47 @@
-# Two commands do all set-up: `make demo` and `make test`.
-PYTHON ?= python3
+# Every target sets up what it needs first: an environment in .venv, pinned packages, the base model.
+# A second run finds them and goes straight on.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV := .venv
-STAMP := $(VENV)/.ready
+RUN := $(VENV)/bin/python
+# Spinning threads steal the cores from the other services; it must be set before torch starts.
+export OMP_WAIT_POLICY ?= passive
+export PYTHONUNBUFFERED ?= 1
+ARGS ?=
 
-.PHONY: setup demo test check
+.PHONY: help env setup demo test check bench experiment chaos load clean
 
-setup: $(STAMP)
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -q -r requirements.lock
-	$(VENV)/bin/pip install -q --no-deps -e .
-	touch $@
+env:
+	@$(PYTHON) -I libs/cli/bootstrap.py --env-only
 
-check: $(STAMP)
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest -q tests/architecture
+setup: ## environment, packages and base model
+	@$(PYTHON) -I libs/cli/bootstrap.py
 
-test: $(STAMP)
-	$(VENV)/bin/pytest
+demo: setup ## the homework experiment on a local stack (ARGS="--seed 1 --no-tags ...")
+	@$(RUN) -m libs.cli demo $(ARGS)
+
+test: setup ## all tests (ARGS="tests/unit -k ...")
+	@$(RUN) -m pytest $(ARGS)
+
+check: env ## format, lint, types, architecture
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m ruff check .
+	@$(RUN) -m mypy
+	@$(RUN) -m pytest -q tests/architecture
+
+bench: setup ## every benchmark, gathered in runs/bench.json
+	@$(RUN) -m libs.cli bench $(ARGS)
+
+experiment: setup ## all arms and seeds of the homework experiment; resumes (ARGS="--seeds 5")
+	@$(RUN) -m experiments.homework.study $(ARGS)
+
+chaos: setup ## kill services at random under traffic; runs/chaos.json
+	@$(RUN) -m libs.cli chaos $(ARGS)
+
+load: setup ## traffic at the rate of many people; runs/load.json
+	@$(RUN) -m libs.cli load $(ARGS)
+
+clean: ## remove the environment and local state; runs/ stays
+	rm -rf $(VENV) .clawback
