@@ -33,6 +33,8 @@ class EarlierTurn(msgspec.Struct, frozen=True, kw_only=True):
     request: Any
     response: Any
     release_id: str
+    received_at: float = 0.0  # unix seconds; 0 where an older producer did not say
+    completed_at: float = 0.0
     capture: Capture | None = None
 
 
@@ -47,6 +49,7 @@ class TurnMatched(Record, frozen=True, kw_only=True):
     confidence: float  # 0..1
     evidence: Evidence = "next_state"
     path: str
+    prompt: list[Message] = msgspec.field(default_factory=list)  # as in EarlierTurn: what the reply answered
     reply: str  # the turn's reply as text (tool calls rendered as name(arguments))
     next_state: list[Message]
     request: Any
