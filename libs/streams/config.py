@@ -26,6 +26,7 @@ class ServiceSettings(BaseSettings):
     kafka_fetch_max_wait_ms: int = Field(default=500, ge=1, description="20 for the local broker, see docs/decisions")
     kafka_session_timeout_ms: int = Field(default=30_000, ge=1_000)
     kafka_heartbeat_interval_ms: int = Field(default=3_000, ge=100)
+    kafka_rebalance_timeout_ms: int = Field(default=60_000, ge=1_000, description="longer than stream_drain_seconds")
     kafka_max_request_size: int = Field(default=8 * 1024 * 1024, ge=64 * 1024)
     kafka_security_protocol: str = "PLAINTEXT"
     kafka_ssl_cafile: str | None = None
@@ -40,6 +41,15 @@ class ServiceSettings(BaseSettings):
     stream_handle_timeout_seconds: float = Field(default=120.0, gt=0)
     stream_max_attempts: int = Field(default=5, ge=1, description="tries of a faulty record before it is dead-lettered")
     stream_stall_seconds: float = Field(default=60.0, gt=0, description="no progress while there is lag: exit")
+    stream_drain_seconds: float = Field(
+        default=20.0, gt=0, description="on stop and revoke: wait for what is in flight"
+    )
+    stream_max_held: int = Field(default=4096, ge=1, description="records held back for a batch per process")
+    stream_backoff_max_seconds: float = Field(default=10.0, gt=0)
+    stream_dead_letters_in_a_row: int = Field(default=100, ge=1, description="more than these: the service stops")
+    stream_dead_letter_share: float = Field(default=0.5, gt=0, le=1, description="of the last 1000 records")
+    stream_group: str | None = Field(default=None, description="consumer group; clawback-<service> if not set")
+    stream_output_suffix: str = Field(default="", description="appended to output topics, for a replay on the side")
 
 
 def load(kind: type[S]) -> S:

@@ -1,0 +1,132 @@
+"""Read whole topics without a group: from the beginning, then on. For small logs such as policy.releases, and taps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Literal
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import IllegalStateError, KafkaError
+
+from libs.errors import RetryError
+from libs.streams.config import ServiceSettings
+from libs.streams.kafka import consumer_options, to_record
+from libs.streams.retry import Backoff
+from libs.streams.types import StreamRecord
+from libs.telemetry.logs import get_logger
+
+_log = get_logger("streams.follow")
+_CAUGHT_UP_SECONDS = 0.5
+
+
+async def read(
+    settings: ServiceSettings,
+    topics: Collection[str],
+    *,
+    start: Literal["beginning", "end"] = "beginning",
+    follow: bool = False,
+) -> AsyncIterator[StreamRecord | None]:
+    """Every record of every partition of `topics`, in offset order per partition.
+
+    Yields None once, when all that was there at the call has been read; without `follow` it then ends. Topics that do
+    not exist yet are empty. Raises RetryError when the broker is away.
+    """
+    client = AIOKafkaConsumer(**consumer_options(settings))
+    try:
+        await client.start()
+        partitions = await _partitions(client, topics)
+        while not partitions and follow:
+            yield None
+            await asyncio.sleep(_CAUGHT_UP_SECONDS)
+            partitions = await _partitions(client, topics)
+        if not partitions:
+            yield None
+            return
+        client.assign(partitions)
+        ends = await client.end_offsets(partitions)
+        begins = await client.beginning_offsets(partitions)
+        for partition in partitions:
+            client.seek(partition, begins[partition] if start == "beginning" else ends[partition])
+        caught_up = False
+        while True:
+            if not caught_up and await _reached(client, ends):
+                caught_up = True
+                yield None
+                if not follow:
+                    return
+            batches = await client.getmany(timeout_ms=int(_CAUGHT_UP_SECONDS * 1000), max_records=500)
+            for partition, batch in batches.items():
+                for message in batch:
+                    if follow or message.offset < ends[partition]:
+                        yield to_record(message)
+    except (KafkaError, OSError) as error:
+        raise RetryError(f"cannot read {', '.join(topics)}: {error!r}", reason="kafka_read") from error
+    finally:
+        await client.stop()
+
+
+async def _partitions(client: AIOKafkaConsumer, topics: Collection[str]) -> list[TopicPartition]:
+    known = await client.topics()
+    return [
+        TopicPartition(topic, number)
+        for topic in topics
+        if topic in known
+        for number in sorted(client.partitions_for_topic(topic) or ())
+    ]
+
+
+async def _reached(client: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
+    try:
+        return all([await client.position(p) >= end for p, end in ends.items()])
+    except IllegalStateError:
+        return False
+
+
+class Follower:
+    """Applies every record of `topics` to `apply`, in the background, reconnecting for ever.
+
+    `start` returns when all that was there has been applied (or the broker stays away for `patience_seconds`: the
+    state is then behind, `caught_up` is not set). After a reconnect everything is applied again: `apply` is idempotent.
+    An exception of `apply` is logged and the record skipped.
+    """
+
+    def __init__(
+        self, settings: ServiceSettings, topics: Collection[str], apply: Callable[[StreamRecord], None]
+    ) -> None:
+        self._settings = settings
+        self._topics = list(topics)
+        self._apply = apply
+        self._task: asyncio.Task[None] | None = None
+        self.caught_up = asyncio.Event()
+
+    async def start(self, patience_seconds: float = 30.0) -> None:
+        self._task = asyncio.create_task(self._run())
+        try:
+            async with asyncio.timeout(patience_seconds):
+                await self.caught_up.wait()
+        except TimeoutError:
+            _log.warning("not caught up yet", topics=self._topics, patience_seconds=patience_seconds)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        backoff, attempt = Backoff(), 0
+        while True:
+            try:
+                async for record in read(self._settings, self._topics, follow=True):
+                    attempt = 0
+                    if record is None:
+                        self.caught_up.set()
+                        continue
+                    try:
+                        self._apply(record)
+                    except Exception as error:
+                        _log.error("record skipped", record=record.id, error=repr(error))
+            except RetryError as error:
+                _log.warning("follow again", topics=self._topics, error=str(error))
+            await asyncio.sleep(backoff.delay(attempt))
+            attempt += 1

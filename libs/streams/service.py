@@ -1,0 +1,115 @@
+"""How a service runs: settings, event loop, logs, health over HTTP, signals, and the consumer loop.
+
+A service's main.py is then: `sys.exit(run_consumer("matcher", load(MatcherSettings), ["traffic.raw"], open_handler))`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import signal
+from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from libs.errors import ClawbackError, RetryError
+from libs.streams.config import ServiceSettings
+from libs.streams.http import Check, health_routes, listening
+from libs.streams.kafka import KafkaConsumer, KafkaProducer
+from libs.streams.loop import StreamLoop
+from libs.streams.types import Handler
+from libs.streams.work import LoopOptions
+from libs.telemetry import logs
+
+# Opens what the handler needs (Redis, an HTTP session) and closes it again:
+# @asynccontextmanager
+# async def open_handler() -> AsyncIterator[Handler]: ...
+OpenHandler = Callable[[], AbstractAsyncContextManager[Handler]]
+OpenApp = Callable[[], AbstractAsyncContextManager[web.Application]]
+
+
+def run_consumer(service: str, settings: ServiceSettings, topics: Collection[str], open_handler: OpenHandler) -> int:
+    """Run a handler over topics until SIGTERM or SIGINT. Returns the exit status: 0, or 1 after a StopError.
+
+    Two methods that a handler may have beside Handler's own: `async ready()` raises while a dependency is away;
+    `async start_positions(partitions) -> Position` says where to read from (see StreamLoop).
+    """
+    return run(service, settings, lambda stop: _consume(service, settings, topics, open_handler, stop))
+
+
+def run_http(service: str, settings: ServiceSettings, open_app: OpenApp) -> int:
+    """Serve an application until SIGTERM or SIGINT; it adds health_routes itself. Returns the exit status."""
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with open_app() as app, listening(app, settings):
+            await stop.wait()
+
+    return run(service, settings, serve)
+
+
+def run(service: str, settings: ServiceSettings, work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+    """Run `work(stop)` on uvloop with logs and signals set up; SIGTERM and SIGINT set `stop`."""
+    logs.configure(service, settings.log_level)
+    faulthandler.register(signal.SIGUSR1)  # kill -USR1 shows where a stuck service is
+    log = logs.get_logger(service)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await work(stop)
+
+    try:
+        uvloop.run(main())
+    except ClawbackError as error:
+        log.error("stopped", reason=error.reason, error=str(error))
+        return 1
+    log.info("stopped")
+    return 0
+
+
+async def _consume(
+    service: str,
+    settings: ServiceSettings,
+    topics: Collection[str],
+    open_handler: OpenHandler,
+    stop: asyncio.Event,
+) -> None:
+    producer = KafkaProducer(settings)
+    try:
+        async with open_handler() as handler:
+            consumer = KafkaConsumer(settings, topics, settings.stream_group or f"clawback-{service}")
+            loop = StreamLoop(
+                service,
+                handler,
+                consumer,
+                producer,
+                LoopOptions.of(settings),
+                start_positions=getattr(handler, "start_positions", None),
+            )
+
+            async def assigned() -> None:
+                if not loop.assigned.is_set():
+                    raise RetryError("no partitions assigned yet", reason="not_assigned")
+
+            checks: dict[str, Check] = {"assigned": assigned, "kafka": producer.ping}
+            if hasattr(handler, "ready"):
+                checks["handler"] = handler.ready
+            app = web.Application()
+            health_routes(app, checks)
+            async with listening(app, settings):
+                stopping = asyncio.create_task(_forward(stop, loop))
+                try:
+                    await loop.run()
+                finally:
+                    stopping.cancel()
+    finally:
+        await producer.stop()
+
+
+async def _forward(stop: asyncio.Event, loop: StreamLoop) -> None:
+    await stop.wait()
+    loop.stop()

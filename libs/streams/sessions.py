@@ -1,0 +1,86 @@
+"""Redis for state: one atomic script and one round trip. Every failure is a RetryError: the cause is outside.
+
+Scripts vanish when Redis restarts; NOSCRIPT is answered by loading the script again. Keys that one script touches must
+share a hash tag, as Redis Cluster demands; keeping to that is the caller's part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import BlockingConnectionPool
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from libs.errors import RetryError, StopError
+
+# What a server says while it starts, fails over or is out of memory: it may pass.
+_PASSING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "OOM", "MISCONF")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and its SHA-1, by which Redis knows it."""
+
+    source: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest())
+
+
+class Scripts(Protocol):
+    """What a service needs of its state: run one script atomically."""
+
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any: ...
+
+
+class ScriptStore:
+    """A pool of Redis connections. Replies are bytes, ints and lists of them."""
+
+    def __init__(self, url: str, *, max_connections: int = 32, timeout_seconds: float = 5.0) -> None:
+        self._pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=timeout_seconds,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            health_check_interval=30,
+        )
+        self.redis: Redis = Redis(connection_pool=self._pool)
+
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
+        """EVALSHA, loading the script when the server does not have it. Raises RetryError, StopError (script fault)."""
+        try:
+            try:
+                return await self.redis.evalsha(script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                return await self.redis.eval(script.source, len(keys), *keys, *args)
+        except RedisError as error:
+            raise as_ours(error) from error
+
+    async def ping(self) -> None:
+        """Raise RetryError when Redis does not answer."""
+        try:
+            await self.redis.ping()
+        except RedisError as error:
+            raise as_ours(error) from error
+
+    async def close(self) -> None:
+        await self.redis.aclose()
+        await self._pool.disconnect()
+
+
+def as_ours(error: RedisError) -> RetryError | StopError:
+    """Connection trouble and a busy server pass; a wrong script or command does not."""
+    text = str(error)
+    if isinstance(error, RedisConnectionError | RedisTimeoutError):
+        return RetryError(f"redis: {text or type(error).__name__}", reason="redis_connection")
+    if isinstance(error, ResponseError) and not text.startswith(_PASSING):
+        return StopError(f"redis: {text}", reason="redis_response")
+    return RetryError(f"redis: {text}", reason="redis_busy")
