@@ -113,7 +113,8 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             client.subscribe(self._topics, listener=self)
             self._client = client
             try:
-                return await client.start()
+                await client.start()
+                return
             except (KafkaError, OSError) as error:
                 _log.warning("cannot join yet", group=self._group, error=repr(error), attempt=attempt + 1)
                 await client.stop()
@@ -121,7 +122,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             attempt += 1
 
     async def fetch(self, max_records: int, timeout_seconds: float) -> list[StreamRecord]:
-        """See Consumer.fetch. The wait is a task of its own, so that a rebalance can end it (it drains nothing then)."""
+        """See Consumer.fetch. The wait is a task of its own, so that a rebalance can end it (nothing is drained)."""
         client = self._started()
         self._fetch = asyncio.ensure_future(
             client.getmany(timeout_ms=int(timeout_seconds * 1000), max_records=max_records)

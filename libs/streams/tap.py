@@ -58,7 +58,7 @@ def turns_of(record: Record) -> set[str]:
 
 
 def kind_of(topic: str) -> type[Record]:
-    """The record type of a topic; a replay's topic (`turns.matched.<suffix>`) has its original's. Raises ConfigError."""
+    """The record type of a topic; a replay's topic (`<name>.<suffix>`) has the original's. Raises ConfigError."""
     for name, kind in TOPICS.items():
         if topic == name or topic.startswith(f"{name}."):
             return kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from libs.errors import ClawbackError, DeadLetterError, RetryError, StopError
 from libs.streams.backend import Producer
@@ -32,7 +32,7 @@ class LoopOptions:
     dead_letters_in_a_row: int = 100
     dead_letter_share: float = 0.5
     output_suffix: str = ""
-    backoff: Backoff = Backoff()
+    backoff: Backoff = field(default_factory=Backoff)
 
     @classmethod
     def of(cls, settings: ServiceSettings) -> LoopOptions:
@@ -182,10 +182,11 @@ class Worker:
                 whole=whole,
             )
             try:
-                return await self.produce((letter,))
+                await self.produce((letter,))
+                return
             except DeadLetterError:
-                if not whole:
-                    raise StopError(f"{record.id}: not even its dead letter fits", reason="dead_letter") from error
+                continue
+        raise StopError(f"{record.id}: not even its dead letter fits", reason="dead_letter") from error
 
     async def _wait(self, attempt: int, error: Exception, what: str) -> None:
         reason = error.reason if isinstance(error, ClawbackError) else type(error).__name__
