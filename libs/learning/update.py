@@ -1,0 +1,247 @@
+"""One optimizer step over one batch of judged turns.
+
+1. The base runs once, without gradient, over every un-hinted and hinted prompt that a term needs, in packs that
+   share prefixes. Its log-probabilities on the candidates are the teacher's; its hidden states serve the KL term.
+2. The hint and the candidate set of each token are chosen.
+3. The student runs over the same packs with gradient; the loss is taken in chunks of rows (head.py).
+4. The gradient's norm is clipped and the optimizer steps, unless loss or norm is not finite: then nothing changes.
+
+The old log-probabilities of PPO are the student's own before the step. With one step per batch they equal the
+forward pass of 3, so no pass is spent on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from libs.learning.distill import choose_hint, member
+from libs.learning.head import chunked_loss, chunks, token_stats
+from libs.learning.model import Policy
+from libs.learning.objective import ObjectiveConfig, Student, Targets, objective
+from libs.learning.packing import pack, plan_packs
+from libs.learning.samples import TrainSample, candidates
+
+
+@dataclass(frozen=True, slots=True)
+class StepConfig:
+    """How the step is computed; none of these change what it computes, except the first three."""
+
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    chunk_rows: int = 128
+    pack_tokens: int = 4096
+    share_prefixes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """`applied` False: nothing changed and `reason` says why. `metrics` holds losses, coefficients, norms, sizes."""
+
+    applied: bool
+    reason: str
+    metrics: dict[str, float]
+    logp: dict[str, list[float]] = field(default_factory=dict)  # feedback id -> log pi of its tokens before the step
+
+
+@dataclass(frozen=True, slots=True)
+class _Teacher:
+    """The base's answers for one sample. T = its response tokens."""
+
+    plain: Tensor | None  # hidden states [T, D] under the un-hinted prompt
+    student_logp: Tensor  # [H, T, K] at the captured candidates
+    top_ids: Tensor  # int64 [H, T, K], each hint's own top-K
+    top_logp: Tensor  # [H, T, K]
+
+
+def run_step(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    samples: Sequence[TrainSample],
+    config: ObjectiveConfig,
+    step: StepConfig,
+) -> StepResult:
+    """Apply one step for `samples` (admitted, not empty). All of it or nothing is applied."""
+    optimizer.zero_grad(set_to_none=True)
+    loss, metrics, logp = accumulate(policy, samples, config, step)
+    params = list(policy.named_trainable().values())
+    norm = float(torch.nn.utils.clip_grad_norm_(params, step.max_grad_norm))
+    metrics |= {"grad_norm": norm, "learning_rate": step.learning_rate}
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        optimizer.zero_grad(set_to_none=True)
+        return StepResult(False, "not_finite_loss" if not math.isfinite(loss) else "not_finite_gradient", metrics, logp)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return StepResult(True, "", metrics, logp)
+
+
+def accumulate(
+    policy: Policy, samples: Sequence[TrainSample], config: ObjectiveConfig, step: StepConfig
+) -> tuple[float, dict[str, float], dict[str, list[float]]]:
+    """Add the batch's gradient to the parameters. Returns the loss, metrics and each sample's log-probabilities."""
+    teachers = teacher_pass(policy, samples, config, step)
+    sequences = [(*s.prompt_ids, *s.response_ids[:-1]) for s in samples]
+    totals: dict[str, float] = {"student_tokens": 0.0, "student_tokens_unshared": 0.0}
+    logp: dict[str, list[float]] = {}
+    for members in plan_packs(sequences, step.pack_tokens):
+        layout = pack([sequences[i] for i in members], share=step.share_prefixes, device=policy.device)
+        part = [samples[i] for i in members]
+        rows = [_response_rows(layout.rows[j], s) for j, s in enumerate(part)]
+        hidden = policy.hidden(layout)[torch.cat(rows).to(policy.device)]
+        loss, parts, own, used = _pack_loss(
+            policy, hidden, part, [teachers[i] for i in members], len(samples), config, step
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        totals["student_tokens"] += layout.tokens
+        totals["student_tokens_unshared"] += layout.unshared_tokens
+        logp |= own
+        for name, value in parts.items():
+            totals[name] = totals.get(name, 0.0) + float(value)
+        totals |= {f"coef_{name}": value for name, value in used.items()}
+    return totals["loss"], totals, logp
+
+
+def _response_rows(rows: object, sample: TrainSample) -> Tensor:
+    """Rows whose hidden state predicts each response token: the last prompt token's and all but the last token's."""
+    return torch.as_tensor(rows)[len(sample.prompt_ids) - 1 :]
+
+
+def teacher_pass(
+    policy: Policy, samples: Sequence[TrainSample], config: ObjectiveConfig, step: StepConfig
+) -> list[_Teacher]:
+    """The frozen base over all the prompts that a term of the objective needs."""
+    jobs: list[tuple[int, int | None]] = []  # (sample, hint or None for the un-hinted prompt)
+    for i, s in enumerate(samples):
+        anchored = not s.hint_prompts and config.anchor_coef > 0 and config.w_opd > 0
+        if config.kl_coef > 0 or anchored:
+            jobs.append((i, None))
+        if config.w_opd > 0:
+            jobs += [(i, h) for h in range(len(s.hint_prompts))]
+    sequences = [_sequence(samples[i], h) for i, h in jobs]
+    plain: dict[int, Tensor] = {}
+    graded: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
+    with torch.no_grad():
+        for members in plan_packs(sequences, step.pack_tokens):
+            layout = pack([sequences[j] for j in members], share=step.share_prefixes, device=policy.device)
+            hidden = policy.hidden(layout, base=True)
+            for j, rows in zip(members, layout.rows, strict=True):
+                i, hint = jobs[j]
+                own = hidden[torch.as_tensor(rows[-len(samples[i].response_ids) :]).to(policy.device)]
+                if hint is None:
+                    plain[i] = own
+                if hint is not None or (not samples[i].hint_prompts and config.anchor_coef > 0 and config.w_opd > 0):
+                    graded[i, hint or 0] = _grade(policy, own, samples[i], config, step)
+    return [_collect(i, s, plain, graded, policy, config) for i, s in enumerate(samples)]
+
+
+def _sequence(sample: TrainSample, hint: int | None) -> tuple[int, ...]:
+    prompt = sample.prompt_ids if hint is None else sample.hint_prompts[hint]
+    return (*prompt, *sample.response_ids[:-1])
+
+
+def _grade(
+    policy: Policy, hidden: Tensor, sample: TrainSample, config: ObjectiveConfig, step: StepConfig
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log pi_T at the captured candidates [T, K], the teacher's own top-K ids [T, K] and their log-probabilities."""
+    ids, _ = candidates(sample, config.top_k, policy.vocab_size)
+    at = torch.from_numpy(ids).to(policy.device)
+    outs = []
+    for rows in chunks(hidden.shape[0], step.chunk_rows):
+        logits = policy.head(hidden[rows], base=True).float()
+        norm = logits.logsumexp(-1, keepdim=True)
+        top = logits.topk(config.top_k, dim=-1)
+        outs.append((logits.gather(1, at[rows]) - norm, top.indices, top.values - norm))
+    a, b, c = zip(*outs, strict=True)
+    return torch.cat(a), torch.cat(b), torch.cat(c)
+
+
+def _collect(
+    i: int,
+    sample: TrainSample,
+    plain: dict[int, Tensor],
+    graded: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]],
+    policy: Policy,
+    config: ObjectiveConfig,
+) -> _Teacher:
+    mine = [graded[key] for key in sorted(k for k in graded if k[0] == i)]
+    if not mine:
+        shape = (1, len(sample.response_ids), config.top_k)
+        nothing = torch.zeros(shape, device=policy.device)
+        return _Teacher(plain.get(i), nothing, nothing.long(), nothing)
+    return _Teacher(
+        plain.get(i),
+        torch.stack([m[0] for m in mine]),
+        torch.stack([m[1] for m in mine]),
+        torch.stack([m[2] for m in mine]),
+    )
+
+
+def sample_targets(
+    sample: TrainSample, teacher: _Teacher, batch: int, config: ObjectiveConfig, vocab_size: int
+) -> Targets:
+    """The loss's inputs for one sample of a batch of `batch` samples: hint chosen, candidate set cut out."""
+    device = teacher.student_logp.device
+    tokens = len(sample.response_ids)
+    found, valid = candidates(sample, config.top_k, vocab_size)
+    ids, mask = torch.from_numpy(found).to(device), torch.from_numpy(valid).to(device)
+    lengths = [len(p) for p in sample.hint_prompts] or [0]
+    chosen = choose_hint(config.selection, ids, mask, teacher.top_ids, lengths)
+    at = torch.arange(tokens, device=device)
+    top_ids, logp = teacher.top_ids[chosen, at], teacher.student_logp[chosen, at]
+    if config.subset == "overlap":
+        mask = member(ids, mask, top_ids)
+    elif config.subset == "teacher":
+        ids, logp, mask = top_ids, teacher.top_logp[chosen, at], torch.ones_like(mask)
+    return Targets(
+        advantage=torch.full((tokens,), sample.reward, device=device),
+        token_weight=torch.full((tokens,), 1.0 / (batch * tokens), device=device),
+        sample_weight=torch.full((tokens,), sample.weight, device=device),
+        anchor=torch.full((tokens,), not sample.hint_prompts, device=device),
+        old_logp=None,
+        candidate_ids=ids,
+        candidate_mask=mask,
+        teacher_logp=logp,
+        old_candidate_logp=None,
+    )
+
+
+def _pack_loss(
+    policy: Policy,
+    hidden: Tensor,
+    samples: Sequence[TrainSample],
+    teachers: Sequence[_Teacher],
+    batch: int,
+    config: ObjectiveConfig,
+    step: StepConfig,
+) -> tuple[Tensor, dict[str, Tensor], dict[str, list[float]], dict[str, float]]:
+    """Loss of one pack from the hidden states [N, D] that predict its response tokens, in sample order.
+
+    Returns the loss, its parts, each sample's log-probabilities and the coefficients that the loss used.
+    """
+    each = [sample_targets(s, t, batch, config, policy.vocab_size) for s, t in zip(samples, teachers, strict=True)]
+    targets = Targets.concatenate(each)
+    sampled = torch.tensor([i for s in samples for i in s.response_ids], device=policy.device)
+    base = torch.cat([t.plain for t in teachers if t.plain is not None]) if config.kl_coef > 0 else None
+    logp = torch.empty(hidden.shape[0], device=policy.device)
+    used: dict[str, float] = {}
+
+    def rows_loss(logits: Tensor, rows: slice) -> tuple[Tensor, dict[str, Tensor]]:
+        part = targets.rows(rows)
+        with torch.no_grad():
+            base_logits = policy.head(base[rows], base=True) if base is not None else None
+        token, candidate, kl, entropy = token_stats(logits, base_logits, sampled[rows], part.candidate_ids)
+        logp[rows] = token.detach()
+        loss, parts, coefficients = objective(Student(token, candidate, kl if base is not None else None), part, config)
+        used.update(coefficients)
+        parts["entropy"] = (part.token_weight * entropy).sum()
+        return loss, parts
+
+    loss, parts = chunked_loss(hidden, policy.head, policy.head_params(), rows_loss, step.chunk_rows)
+    lengths = [len(s.response_ids) for s in samples]
+    own = {s.feedback_id: t.tolist() for s, t in zip(samples, torch.split(logp, lengths), strict=True)}
+    return loss, parts, own, used
