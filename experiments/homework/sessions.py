@@ -1,4 +1,4 @@
-"""One homework session: the student asks, reads, complains at most twice, says thanks. It uses the plain `openai` client.
+"""One homework session: the student asks, reads, complains at most twice, says thanks. With the plain `openai` client.
 
 The client's shape decides what the matcher gets to see: the tag header, the whole history, a window of it, a summary.
 """
