@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from libs.errors import ConfigError
@@ -49,7 +49,20 @@ class ServiceSettings(BaseSettings):
     stream_dead_letters_in_a_row: int = Field(default=100, ge=1, description="more than these: the service stops")
     stream_dead_letter_share: float = Field(default=0.5, gt=0, le=1, description="of the last 1000 records")
     stream_group: str | None = Field(default=None, description="consumer group; clawback-<service> if not set")
-    stream_output_suffix: str = Field(default="", description="appended to output topics, for a replay on the side")
+    stream_input_suffix: str = Field(default="", description="appended to the names of topics that are read")
+    stream_output_suffix: str = Field(default="", description="appended to the names of topics that are written")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.stream_drain_seconds * 1000 >= self.kafka_rebalance_timeout_ms:
+            raise ValueError("CLAWBACK_STREAM_DRAIN_SECONDS must be below CLAWBACK_KAFKA_REBALANCE_TIMEOUT_MS")
+        if self.kafka_heartbeat_interval_ms * 3 > self.kafka_session_timeout_ms:
+            raise ValueError("CLAWBACK_KAFKA_HEARTBEAT_INTERVAL_MS must be a third of the session timeout at most")
+        return self
+
+    def input_topic(self, topic: str) -> str:
+        """The name under which `topic` is read (a replay and tests read side topics)."""
+        return topic + self.stream_input_suffix
 
 
 def load(kind: type[S]) -> S:
@@ -57,5 +70,10 @@ def load(kind: type[S]) -> S:
     try:
         return kind()
     except ValidationError as error:
-        lines = [f"CLAWBACK_{'_'.join(str(p) for p in e['loc']).upper()}: {e['msg']}" for e in error.errors()]
+        lines = [_line([str(part) for part in e["loc"]], e["msg"]) for e in error.errors()]
         raise ConfigError("wrong settings: " + "; ".join(lines)) from error
+
+
+def _line(where: list[str], message: str) -> str:
+    name = f"CLAWBACK_{'_'.join(where).upper()}: " if where else ""  # a rule over several settings names them itself
+    return name + message.removeprefix("Value error, ")

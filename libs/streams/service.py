@@ -81,7 +81,8 @@ async def _consume(
     producer = KafkaProducer(settings)
     try:
         async with open_handler() as handler:
-            consumer = KafkaConsumer(settings, topics, settings.stream_group or f"clawback-{service}")
+            inputs = [settings.input_topic(topic) for topic in topics]
+            consumer = KafkaConsumer(settings, inputs, settings.stream_group or f"clawback-{service}")
             loop = StreamLoop(
                 service,
                 handler,

@@ -13,8 +13,8 @@ import structlog
 
 
 def get_logger(name: str) -> Any:
-    """A structlog logger; `name` becomes the field `logger`."""
-    return structlog.get_logger(logger=name)
+    """A structlog logger; `name` becomes the field `module`."""
+    return structlog.get_logger(module=name)
 
 
 def configure(service: str, level: str = "INFO") -> None:

@@ -1,0 +1,124 @@
+"""Start and stop processes by pid. A pid alone may have been reused, so a process is named by pid and start time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from libs.errors import ConfigError
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that this stack started."""
+
+    name: str
+    pid: int
+    started: float  # unix seconds, as the kernel has it
+    log: Path
+
+    def alive(self) -> bool:
+        """Whether this very process runs (a zombie does not)."""
+        try:
+            found = psutil.Process(self.pid)
+            return bool(abs(found.create_time() - self.started) < 1.0 and found.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to nothing else."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def stop(self, grace_seconds: float) -> bool:
+        """SIGTERM, then SIGKILL after the grace. True when it ended by itself."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # a stopped process acts on nothing
+        if wait_until(lambda: not self.alive(), grace_seconds):
+            self._reap()
+            return True
+        self.signal(signal.SIGKILL)
+        wait_until(lambda: not self.alive(), 5.0)
+        self._reap()
+        return False
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of its log."""
+        try:
+            return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+
+def spawn(name: str, argv: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Process:
+    """Start a process in a session of its own, stdout and stderr appended to `log`. Raises ConfigError."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(env), cwd=cwd, start_new_session=True
+            )
+    except OSError as error:
+        raise ConfigError(
+            f"cannot start {name} ({argv[0]}): {error.strerror}; install it again or free the disk"
+        ) from (error)
+    child.returncode = 0  # its end is watched through psutil; Popen must not complain about a running child
+    try:
+        started = psutil.Process(child.pid).create_time()
+    except psutil.NoSuchProcess:
+        started = time.time()
+    return Process(name, child.pid, started, log)
+
+
+def wait_until(ready: Callable[[], bool], timeout_seconds: float) -> bool:
+    """Poll until it holds. False after the timeout."""
+    deadline = time.monotonic() + timeout_seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def check_port(name: str, port: int, host: str = "127.0.0.1") -> None:
+    """Raise ConfigError with the fix when something listens on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"{name}: port {port} on {host} cannot be used ({error.strerror}); stop what uses it "
+                f"(`ss -ltnp 'sport = :{port}'` shows it) or choose another port"
+            ) from error
+
+
+def accepts(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether something accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex((host, port)) == 0

@@ -1,0 +1,101 @@
+"""Real processes for integration tests: one broker and one Redis for the whole run, clean names and keys per test.
+
+KAFKA_BOOTSTRAP_SERVERS (an Apache Kafka) and REDIS_URL take the place of the local ones when they are set. That Redis
+database is flushed before each test that asks for it, so give it one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libs.streams.config import ServiceSettings
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The bootstrap address of a Kafka-protocol broker."""
+    given = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+    if given:
+        yield given
+        return
+    from deploy.local import broker as local
+
+    process, bootstrap = local.start(tmp_path_factory.mktemp("broker") / "broker.log")
+    yield bootstrap
+    process.stop(5.0)
+
+
+@pytest.fixture(scope="session")
+def _redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    given = os.environ.get("REDIS_URL")
+    if given:
+        yield given
+        return
+    from deploy.local import redis as local
+
+    process, url = local.start(tmp_path_factory.mktemp("redis") / "redis.log")
+    yield url
+    process.stop(5.0)
+
+
+@pytest.fixture
+def redis_url(_redis_server: str) -> str:
+    """The URL of a Redis database without keys."""
+    from redis import Redis
+
+    with Redis.from_url(_redis_server) as client:
+        client.flushdb()
+    return _redis_server
+
+
+@pytest.fixture
+def kafka_env(broker: str) -> dict[str, str]:
+    """Environment variables that point a service at the broker, tuned for it."""
+    from deploy.local.broker import CLIENT_ENV
+
+    tuning = (
+        {
+            "CLAWBACK_KAFKA_FETCH_MAX_WAIT_MS": "20",
+            "CLAWBACK_KAFKA_SESSION_TIMEOUT_MS": "6000",  # Apache Kafka's smallest
+            "CLAWBACK_KAFKA_HEARTBEAT_INTERVAL_MS": "500",
+        }
+        if os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+        else CLIENT_ENV
+    )
+    return {"CLAWBACK_KAFKA_BOOTSTRAP_SERVERS": broker, **tuning}
+
+
+@pytest.fixture
+def kafka_settings(kafka_env: dict[str, str]) -> ServiceSettings:
+    """ServiceSettings for the broker. `ServiceSettings(**...)` of a service's own: pass kafka_env to its process."""
+    return ServiceSettings(**{k.removeprefix("CLAWBACK_").lower(): v for k, v in kafka_env.items()})
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test uses, for groups, scenarios and topics."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def topic_suffix(kafka_settings: ServiceSettings, unique: str) -> str:
+    """All seven topics exist as `<topic>.<suffix>`; returns ".<suffix>"."""
+    from deploy.topics.create import create
+
+    suffix = f".{unique}"
+    asyncio.run(create(kafka_settings, local=True, suffix=suffix))
+    return suffix
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty CLAWBACK_HOME."""
+    monkeypatch.setenv("CLAWBACK_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
