@@ -19,6 +19,21 @@ IN_FLIGHT = Gauge("clawback_in_flight_records", "Records being handled or held",
 LAG = Gauge("clawback_consumer_lag_records", "Records not yet committed", ["service", "topic", "partition"])
 
 # --- gateway -----------------------------------------------------------------------------------------------------
+GATEWAY_REQUESTS = Counter("clawback_gateway_requests_total", "Requests by route and status", ["route", "status"])
+GATEWAY_SECONDS = Histogram("clawback_gateway_request_seconds", "Whole request", ["route"], buckets=_LATENCY)
+GATEWAY_OWN_SECONDS = Histogram(
+    "clawback_gateway_own_seconds", "Time that the gateway itself added to a request", buckets=_LATENCY
+)
+GATEWAY_OPEN = Gauge("clawback_gateway_open_requests", "Requests being served")
+GATEWAY_EXCHANGES = Counter("clawback_gateway_exchanges_total", "Exchanges recorded", ["outcome"])
+GATEWAY_DROPPED = Counter("clawback_gateway_dropped_total", "Exchanges served but not kept", ["reason"])
+GATEWAY_UNTRAINABLE = Counter("clawback_gateway_untrainable_total", "Exchanges kept without a capture", ["reason"])
+GATEWAY_REJECTED = Counter("clawback_gateway_rejected_total", "Requests refused by the gateway", ["reason"])
+GATEWAY_RETRIES = Counter("clawback_gateway_upstream_retries_total", "Upstream calls repeated", ["reason"])
+GATEWAY_REDACTIONS = Counter("clawback_gateway_redactions_total", "Secrets and personal data replaced", ["kind"])
+GATEWAY_PUBLISHED = Counter("clawback_gateway_published_total", "Records that the broker acknowledged")
+GATEWAY_SPOOL_BYTES = Gauge("clawback_gateway_spool_bytes", "Bytes that wait for the broker")
+GATEWAY_SPOOL_RECORDS = Gauge("clawback_gateway_spool_records", "Records that wait for the broker")
 
 # --- matcher -----------------------------------------------------------------------------------------------------
 
@@ -31,3 +46,31 @@ LAG = Gauge("clawback_consumer_lag_records", "Records not yet committed", ["serv
 # --- policy ------------------------------------------------------------------------------------------------------
 
 # --- monitor -----------------------------------------------------------------------------------------------------
+MATCH_RATE = Gauge(
+    "clawback_match_rate_ratio", "Matched main turns / main turns answered or expired", ["scenario", "window"]
+)
+SIGNAL_RATE = Gauge(
+    "clawback_signal_rate_ratio", "Turns that reached an optimizer step / main turns", ["scenario", "window"]
+)
+WINDOW_TURNS = Gauge(
+    "clawback_window_turns", "Main turns of the window that got this far", ["scenario", "window", "stage"]
+)
+WINDOW_UNMATCHED = Gauge(
+    "clawback_window_unmatched_exchanges", "Main exchanges that bound to no reply", ["scenario", "window", "reason"]
+)
+WINDOW_SHARE = Gauge(
+    "clawback_window_share_ratio", "Share of main turns tagged, hinted or captured", ["scenario", "window", "kind"]
+)
+STAGE_SECONDS = Histogram(
+    "clawback_stage_seconds", "From the answer's arrival through each stage", ["stage"], buckets=_LATENCY
+)
+RELEASE_NUMBER = Gauge("clawback_serving_release_number", "Releases before and at the serving one", ["scenario"])
+OPTIMIZER_STEPS = Gauge("clawback_optimizer_steps", "Optimizer steps taken", ["scenario"])
+RELEASE_EVENTS = Gauge("clawback_release_events", "Events of the release chain so far", ["scenario", "event"])
+GROUP_LAG = Gauge("clawback_group_lag_records", "Records a consumer group has not committed", ["group", "topic"])
+SESSION_TTL = Gauge("clawback_session_ttl_seconds", "How long an open session waits for its answer")
+MONITOR_DEAD_LETTERS = Counter(
+    "clawback_dead_letters_seen_total", "Distinct dead letters on the topic", ["service", "topic", "reason"]
+)
+MONITOR_EXCHANGES = Gauge("clawback_monitor_exchanges", "Exchanges whose facts the monitor holds")
+MONITOR_EVICTED = Counter("clawback_monitor_evicted_total", "Exchanges let go early because of the monitor's bound")

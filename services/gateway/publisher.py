@@ -1,0 +1,152 @@
+"""From the spool to traffic.raw: in order, at least once, each record under one exchange id.
+
+The client never waits for this. A record that the broker acknowledged but whose position was not written before a
+crash is sent again with the same exchange id; consumers drop the repetition by that id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+
+from libs.contracts.traffic_raw import TOPIC
+from libs.streams.config import ServiceSettings
+from libs.streams.kafka import client_options
+from libs.telemetry import metrics
+from libs.telemetry.logs import get_logger
+from services.gateway.spool import Cursor, Frame, Spool
+
+log = get_logger("gateway.publisher")
+
+_BATCH_RECORDS = 500
+_BATCH_BYTES = 4 * 1024 * 1024
+_BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Producer(Protocol):
+    """The part of AIOKafkaProducer that is used here."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]: ...
+
+
+def kafka_producer(settings: ServiceSettings) -> AIOKafkaProducer:
+    """A producer with acks=all; TLS and SASL as the settings say."""
+    return AIOKafkaProducer(
+        **client_options(settings),
+        acks="all",
+        enable_idempotence=settings.kafka_idempotent_producer,
+        linger_ms=5,
+        max_batch_size=131_072,
+        max_request_size=settings.kafka_max_request_size,
+        compression_type="zstd",
+    )
+
+
+class Publisher:
+    """Runs for the life of the process. `wake` says that the spool has grown."""
+
+    def __init__(self, spool: Spool, producer_factory: Callable[[], Producer], topic: str = TOPIC) -> None:
+        self._spool, self._factory, self._topic = spool, producer_factory, topic
+        self._producer: Producer | None = None
+        self._beyond: set[Cursor] = set()  # acknowledged, but behind a record that is not
+        self._grown = asyncio.Event()
+        self._idle = asyncio.Event()
+        self.connected = False
+
+    def wake(self) -> None:
+        """Called after every append."""
+        self._idle.clear()
+        self._grown.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled. Broker errors are retried for ever, with a pause that grows to five seconds."""
+        failures = 0
+        while True:
+            self._grown.clear()
+            frames = self._spool.read(self._spool.head, max_records=_BATCH_RECORDS, max_bytes=_BATCH_BYTES)
+            if not frames:
+                self._idle.set()
+                await self._grown.wait()
+                continue
+            try:
+                await self._publish(frames)
+                failures = 0
+            except (KafkaError, OSError, TimeoutError) as error:
+                self.connected = False
+                failures += 1
+                if failures == 1:
+                    log.warning("broker_unreachable", error=str(error), waiting_records=self._spool.records)
+                await asyncio.sleep(_BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1])
+
+    async def drained(self, timeout_seconds: float) -> bool:
+        """Wait until all is sent. False when the broker does not take it in time (it stays in the spool)."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                await self._idle.wait()
+        return self._spool.records == 0
+
+    async def stop(self) -> None:
+        """Let the producer go."""
+        if self._producer is not None:
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                await asyncio.wait_for(self._producer.stop(), 5.0)
+
+    async def _publish(self, frames: Sequence[Frame]) -> None:
+        """Send a batch and wait for all of it. Raises the first failure after noting what went through."""
+        if self._producer is None:
+            producer = self._factory()
+            try:
+                await producer.start()
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    await producer.stop()
+                raise
+            self._producer = producer
+        todo = [frame for frame in frames if frame.end not in self._beyond]
+        results = await self._send(todo)
+        failure: BaseException | None = None
+        for frame, result in zip(todo, results, strict=True):
+            if isinstance(result, MessageSizeTooLargeError):
+                metrics.GATEWAY_DROPPED.labels("over_topic_limit").inc()
+            elif isinstance(result, BaseException):
+                failure = failure or result
+                continue
+            self._beyond.add(frame.end)
+        self._ack(frames)
+        if failure is not None:
+            raise failure
+        self.connected = True
+
+    def _ack(self, frames: Sequence[Frame]) -> None:
+        """Move the spool's head over the front without a gap; what lies behind a gap is not sent again meanwhile."""
+        done = 0
+        while done < len(frames) and frames[done].end in self._beyond:
+            self._beyond.discard(frames[done].end)
+            done += 1
+        if done:
+            self._spool.ack(frames[done - 1].end, done)
+            metrics.GATEWAY_PUBLISHED.inc(done)
+            metrics.GATEWAY_SPOOL_RECORDS.set(self._spool.records)
+            metrics.GATEWAY_SPOOL_BYTES.set(self._spool.size)
+
+    async def _send(self, frames: Sequence[Frame]) -> list[Any]:
+        assert self._producer is not None
+        sent: list[Any] = []
+        for frame in frames:
+            try:
+                sent.append(await self._producer.send(self._topic, value=frame.value, key=frame.key))
+            except KafkaError as error:
+                failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                failed.set_exception(error)
+                sent.append(failed)
+                if not isinstance(error, MessageSizeTooLargeError):
+                    break  # the rest would wait for the same broker
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        return [*results, *([results[-1]] * (len(frames) - len(results)))]

@@ -1,0 +1,166 @@
+"""From a finished exchange to a record in the spool. The client never sees it fail, and waits for it only briefly."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import uuid_utils
+
+from libs.contracts import BASE_RELEASE, Capture, TrafficRaw, encode
+from libs.contracts.traffic_raw import Outcome
+from libs.telemetry import metrics
+from libs.telemetry.logs import get_logger
+from services.gateway.encoding import decompress
+from services.gateway.spool import Spool, SpoolFullError
+
+log = get_logger("gateway.recorder")
+
+_LARGE_BYTES = 256 * 1024  # above this the record is built in a thread, so that other requests go on
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What is known when a request came in; times are unix seconds."""
+
+    path: str
+    scenario: str
+    tenant: str
+    headers: Mapping[str, str]
+    body: bytes
+    content_encoding: str = ""
+    received_at: float = field(default_factory=time.time)
+    exchange_id: str = field(default_factory=lambda: str(uuid_utils.uuid7()))
+    request: Any = None  # the decoded body, once prepared
+    prepared: bool = False
+    recorded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the client got: the provider's JSON (assembled if it was streamed) and what came beside it."""
+
+    response: Any
+    outcome: Outcome
+    release_id: str | None = None
+    capture: Capture | None = None
+    no_capture: str = ""  # why there is none
+
+
+class Recorder:
+    """Builds traffic.raw records and writes them to the spool, each exchange at most once."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        *,
+        key_of: Callable[[TrafficRaw], str],
+        wake: Callable[[], None],
+        wait_seconds: float,
+    ) -> None:
+        self._spool, self._key_of, self._wake, self._wait_seconds = spool, key_of, wake, wait_seconds
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def prepare(self, exchange: Exchange) -> None:
+        """Read the request ahead of time, unless it is large."""
+        if len(exchange.body) <= _LARGE_BYTES:
+            self._guarded(exchange, lambda: self._prepare(exchange))
+
+    async def record(self, exchange: Exchange, served: Served) -> None:
+        """Write the record: at once if it is small, else in a thread, waiting no longer than the stated bound."""
+        if exchange.recorded:
+            return
+        if exchange.prepared:
+            self._write(exchange, served, lambda: self._build(exchange, served))
+            return
+        await asyncio.wait({self.record_soon(exchange, served)}, timeout=self._wait_seconds)
+
+    def record_soon(self, exchange: Exchange, served: Served) -> asyncio.Task[None]:
+        """Write the record without anybody waiting for it."""
+        task = asyncio.create_task(self._in_thread(exchange, served))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def drop(self, exchange: Exchange, reason: str, error: Exception | None = None) -> None:
+        """Count an exchange that was served but cannot be kept."""
+        if exchange.recorded:
+            return
+        exchange.recorded = True
+        metrics.GATEWAY_DROPPED.labels(reason).inc()
+        # Only the error's type: its text may quote the conversation.
+        kind = type(error).__name__ if error else None
+        log.warning("record_dropped", exchange_id=exchange.exchange_id, reason=reason, error=kind)
+
+    async def drained(self) -> None:
+        """Wait for the records that are still being built."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def _in_thread(self, exchange: Exchange, served: Served) -> None:
+        if exchange.recorded:
+            return
+        try:
+            built = await asyncio.to_thread(self._build, exchange, served)
+        except Exception as error:
+            self._failed(exchange, error)
+            return
+        self._write(exchange, served, lambda: built)
+
+    def _prepare(self, exchange: Exchange) -> None:
+        if not exchange.prepared:
+            exchange.request = msgspec.json.decode(decompress(exchange.body, exchange.content_encoding))
+            exchange.prepared = True
+
+    def _build(self, exchange: Exchange, served: Served) -> tuple[bytes, bytes]:
+        """Key and value of the record."""
+        self._prepare(exchange)
+        record = TrafficRaw(
+            exchange_id=exchange.exchange_id,
+            scenario=exchange.scenario,
+            tenant=exchange.tenant,
+            received_at=exchange.received_at,
+            completed_at=time.time(),
+            path=exchange.path,
+            headers=dict(exchange.headers),
+            request=exchange.request,
+            response=served.response,
+            outcome=served.outcome,
+            release_id=served.release_id or BASE_RELEASE,
+            capture=served.capture,
+        )
+        return self._key_of(record).encode(), encode(record)
+
+    def _write(self, exchange: Exchange, served: Served, build: Callable[[], tuple[bytes, bytes]]) -> None:
+        if exchange.recorded or not self._guarded(exchange, lambda: self._spool.append(*build())):
+            return
+        exchange.recorded = True
+        metrics.GATEWAY_EXCHANGES.labels(served.outcome).inc()
+        if served.capture is None:
+            reason = served.no_capture if served.outcome == "completed" else "not_completed"
+            metrics.GATEWAY_UNTRAINABLE.labels(reason).inc()
+        metrics.GATEWAY_SPOOL_RECORDS.set(self._spool.records)
+        metrics.GATEWAY_SPOOL_BYTES.set(self._spool.size)
+        self._wake()
+
+    def _guarded(self, exchange: Exchange, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except Exception as error:
+            self._failed(exchange, error)
+            return False
+        return True
+
+    def _failed(self, exchange: Exchange, error: Exception) -> None:
+        if isinstance(error, SpoolFullError):
+            self.drop(exchange, error.reason)
+        elif isinstance(error, OSError):
+            self.drop(exchange, "spool_error", error)
+        elif isinstance(error, msgspec.MsgspecError):
+            self.drop(exchange, "request_not_json", error)
+        else:
+            self.drop(exchange, "internal", error)
