@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.homework.scoring import degenerate, words
 from experiments.homework.sessions import SessionResult, Shape
+from experiments.homework.stats import likeness
 from experiments.homework.watch import Facts
 
 ADAPTED_GAIN = 0.3  # held-out pass rate above the base's that counts as adapted
@@ -84,9 +86,25 @@ def summarize(
             "ttl_seconds": ttl_seconds,
             "think_seconds": shape.think_seconds,
         },
+        "drift": drift(base.get("unrelated", []), final.get("unrelated", [])),
         "prompt_tokens": sum(r.prompt_tokens for r in sessions),
         "completion_tokens": sum(r.completion_tokens for r in sessions),
         "wall_seconds": round(wall_seconds, 1),
+    }
+
+
+def drift(before: Sequence[SessionResult], after: Sequence[SessionResult]) -> dict[str, float] | None:
+    """How greedy answers to unrelated questions moved: likeness 0 to 1, degenerate share and words, before and after."""
+    if not before or len(before) != len(after):
+        return None
+    texts = [(b.first_reply, a.first_reply) for b, a in zip(before, after, strict=True)]
+    n = len(texts)
+    return {
+        "likeness": sum(likeness(b, a) for b, a in texts) / n,
+        "degenerate_before": sum(degenerate(b, min_words=1) is not None for b, _ in texts) / n,
+        "degenerate_after": sum(degenerate(a, min_words=1) is not None for _, a in texts) / n,
+        "words_before": sum(len(words(b)) for b, _ in texts) / n,
+        "words_after": sum(len(words(a)) for _, a in texts) / n,
     }
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from experiments.homework.watch import Facts, Watch
 
 DEFAULT_TTL_SECONDS = 3600.0
 REQUEST_TIMEOUT_SECONDS = 300.0
+MEMORY_LINES = 6  # a memory file is kept short: it is paid for in every prompt
 SETTLE_TIMEOUT_SECONDS = 180.0  # a wave's feedback is usually consumed within seconds; a stuck loop must not hang us
 
 
@@ -41,8 +43,8 @@ class Plan:
     preference: Preference = PLAIN
     sampling: Sampling = field(default_factory=Sampling)
     scenario: str = "homework"
-    system: str = SYSTEM_PROMPT
-    trains: bool = True  # false for arms without a trainer: nothing to wait for
+    memory: bool = False  # write complaints into a memory file that later prompts carry
+    unrelated: Sequence[str] = ()  # asked greedily before and after, to see what else changed
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class _Run:
     results: list[SessionResult] = field(default_factory=list)
     base: dict[str, list[SessionResult]] = field(default_factory=dict)
     final: dict[str, list[SessionResult]] = field(default_factory=dict)
+    memory: list[str] = field(default_factory=list)
     late: int = 0  # waves whose feedback was not consumed in time
 
     @property
@@ -63,15 +66,16 @@ class _Run:
         random.Random(self.plan.seed).shuffle(order)
         return [order[i % len(order)] for i in range(self.plan.sessions)]
 
+    def system(self) -> str:
+        """The system prompt, with the memory file under it where there is one."""
+        if not (self.plan.memory and self.memory):
+            return SYSTEM_PROMPT
+        notes = "\n".join(f"- {text}" for text in self.memory[:MEMORY_LINES])
+        return f"{SYSTEM_PROMPT}\n\n# Memory\nWhat the user said about earlier answers:\n{notes}"
+
     async def measure(self, into: dict[str, list[SessionResult]], what: str) -> None:
         plan = self.plan
-        sampling = Sampling(
-            model=plan.sampling.model,
-            max_tokens=plan.sampling.max_tokens,
-            temperature=plan.sampling.temperature,
-            top_p=plan.sampling.top_p,
-            seed=plan.seed * 10_000 + 5_000,
-        )
+        sampling = replace(plan.sampling, seed=plan.seed * 10_000 + 5_000)
         for which, questions in (("heldout", list(HELDOUT[: plan.heldout])), ("stream", self.questions)):
             self.progress.doing(f"{what}: first replies to {len(questions)} {which} questions, off the record")
             into[which] = await first_replies(
@@ -81,9 +85,20 @@ class _Run:
                 preference=plan.preference,
                 sampling=sampling,
                 concurrency=len(questions),
-                system=plan.system,
+                system=self.system(),
             )
             self.progress.doing(f"{what}: {which} pass rate {report.pass_rate(into[which]):.2f}")
+        if plan.unrelated:
+            self.progress.doing(f"{what}: {len(plan.unrelated)} unrelated questions")
+            into["unrelated"] = await first_replies(
+                self.client,
+                list(plan.unrelated),
+                scenario=plan.scenario,
+                preference=plan.preference,
+                sampling=replace(sampling, temperature=0.0),
+                concurrency=len(plan.unrelated),
+                system=self.system() if plan.memory else None,
+            )
 
     async def stream(self) -> None:
         questions = list(enumerate(self.questions, start=1))
@@ -101,13 +116,7 @@ class _Run:
 
     async def _session(self, number: int, question: str) -> None:
         plan = self.plan
-        sampling = Sampling(
-            model=plan.sampling.model,
-            max_tokens=plan.sampling.max_tokens,
-            temperature=plan.sampling.temperature,
-            top_p=plan.sampling.top_p,
-            seed=plan.seed * 10_000 + number * 10,
-        )
+        sampling = replace(plan.sampling, seed=plan.seed * 10_000 + number * 10)
         result = await run_session(
             self.client,
             number=number,
@@ -117,20 +126,23 @@ class _Run:
             shape=plan.shape,
             sampling=sampling,
             rng=random.Random(plan.seed * 1_000 + number),
-            system=plan.system,
+            system=self.system(),
         )
         self.results.append(result)
+        self.memory += [text for text in result.complaints if text not in self.memory]
         self.progress.show(self.results, self.watch.facts)
 
     async def settle(self) -> bool:
         """Wait until what was said so far has been matched, judged and trained as far as full batches go."""
+        if not self.plan.shape.recorded:
+            return True
         sent = sum(r.exchanges for r in self.results)
 
         def consumed(facts: Facts) -> bool:
             self.progress.show(self.results, facts)
             if len(facts.classified) < sent or facts.unjudged:
                 return False
-            return not self.plan.trains or (facts.waiting < self.plan.batch_size and not facts.open_batches)
+            return facts.waiting < self.plan.batch_size and not facts.open_batches
 
         return await self.watch.until(consumed, SETTLE_TIMEOUT_SECONDS)
 
@@ -169,5 +181,6 @@ async def execute(plan: Plan, *, gateway_url: str, bootstrap: str, progress: Pro
                 wall_seconds=time.monotonic() - started,
                 finished=finished,
             )
+            summary["waves_not_consumed_in_time"] = run.late
             report.write(plan.directory, summary, run.results, {"base": run.base, "final": run.final})
         return summary

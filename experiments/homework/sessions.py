@@ -33,6 +33,7 @@ class Shape:
     window: int | None = None  # newest messages kept, the system prompt aside
     compact: bool = False  # before an answer, history is replaced by a summary that the model writes
     think_seconds: float = 0.0
+    recorded: bool = True  # off: the same talk, but no part of the traffic, so that nothing is learned from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class SessionResult:
     faults: list[str] = field(default_factory=list)
     passed: bool = False
     release_id: str = ""
+    complaints: list[str] = field(default_factory=list)
     answers_sent: int = 0  # the student's words that answer a reply: what the matcher should bind
     exchanges: int = 0
     prompt_tokens: int = 0
@@ -71,7 +73,11 @@ class Conversation:
         self._client, self._shape, self._sampling = client, shape, sampling
         self._system: Message = {"role": "system", "content": system}
         self._history: list[Message] = []
-        self._headers = {SCENARIO_HEADER: scenario} | ({TAG_HEADER: session} if shape.tagged else {})
+        self._headers = {SCENARIO_HEADER: scenario}
+        if shape.tagged:
+            self._headers[TAG_HEADER] = session
+        if not shape.recorded:
+            self._headers[RECORD_HEADER] = "off"
         self.release_id = ""
         self.exchanges = self.prompt_tokens = self.completion_tokens = 0
 
@@ -140,6 +146,7 @@ async def run_session(
             await asyncio.sleep(shape.think_seconds)
         text, content = answer(preference, reply, rng)
         result.answers_sent += 1
+        result.complaints += [] if content else [text]
         reply = await talk.say(text, max_tokens=CLOSING_TOKENS if content else None)
         if content:
             break
@@ -156,16 +163,17 @@ async def first_replies(
     preference: Preference,
     sampling: Sampling,
     concurrency: int,
-    system: str = SYSTEM_PROMPT,
+    system: str | None = SYSTEM_PROMPT,
 ) -> list[SessionResult]:
     """Ask each question once, off the record: it measures the policy and teaches it nothing."""
+    opening: list[Message] = [{"role": "system", "content": system}] if system else []
     gate = asyncio.Semaphore(concurrency)
 
     async def one(number: int, question: str) -> SessionResult:
         async with gate:
             raw = await client.chat.completions.with_raw_response.create(
                 model=sampling.model,
-                messages=[{"role": "system", "content": system}, {"role": "user", "content": question}],
+                messages=cast(list[ChatCompletionMessageParam], [*opening, {"role": "user", "content": question}]),
                 max_tokens=sampling.max_tokens,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
