@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -77,7 +77,7 @@ class Policy:
         return found
 
     def named_trainable(self) -> dict[str, nn.Parameter]:
-        """Trainable parameters by the name under which they are saved."""
+        """Trainable parameters by the name under which peft (LoRA) or transformers (full) saves them."""
         if self.peft is None:
             return {n: p for n, p in self.causal.named_parameters() if p.requires_grad}
         return {n.replace(".default", ""): p for n, p in self.peft.named_parameters() if p.requires_grad}
@@ -129,11 +129,6 @@ class Policy:
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         on = self.config.dtype == "bfloat16"
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=on)
-
-    def adapter_state(self) -> dict[str, Tensor]:
-        """What peft would save for the adapter: the serving form."""
-        state: dict[str, Tensor] = get_peft_model_state_dict(self.peft)
-        return {n: t.detach().to("cpu", copy=True).contiguous() for n, t in state.items()}
 
 
 def _refuse_unsupported(config: Any) -> None:

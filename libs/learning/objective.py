@@ -71,7 +71,8 @@ class Targets:
     def rows(self, part: slice) -> Targets:
         """The same for some of the tokens."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Targets(**{name: None if v is None else v[part] for name, v in values.items()})
+        cut: dict[str, Any] = {name: None if v is None else v[part] for name, v in values.items()}
+        return Targets(**cut)
 
     @staticmethod
     def concatenate(parts: Sequence[Targets]) -> Targets:

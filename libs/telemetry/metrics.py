@@ -42,6 +42,26 @@ GATEWAY_SPOOL_RECORDS = Gauge("clawback_gateway_spool_records", "Records that wa
 # --- batcher -----------------------------------------------------------------------------------------------------
 
 # --- trainer -----------------------------------------------------------------------------------------------------
+_STEP = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+TRAINER_BATCHES = Counter(
+    "clawback_trainer_batches_total", "Batches by outcome: released, held, skipped, failed, repeated", ["outcome"]
+)
+TRAINER_NOT_RELEASED = Counter(
+    "clawback_trainer_not_released_total", "Batches that released nothing, by reason", ["outcome", "reason"]
+)
+TRAINER_SAMPLES = Counter(
+    "clawback_trainer_samples_total", "Samples that reached a step (trained) or why they did not", ["outcome"]
+)
+TRAINER_STEP_SECONDS = Histogram("clawback_trainer_step_seconds", "Time from batch to event", buckets=_STEP)
+TRAINER_STEP_METRIC = Gauge(
+    "clawback_trainer_step_metric",
+    "Losses, coefficients as used, norms and drift of the newest step",
+    ["scenario", "name"],
+)
+TRAINER_DRIFT_ALARMS = Counter(
+    "clawback_trainer_drift_alarms_total", "Steps whose captured and recomputed log-probabilities differ too much"
+)
+TRAINER_COMMANDS = Counter("clawback_trainer_commands_total", "Rollbacks and promotions applied", ["command"])
 
 # --- policy ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,157 @@
+"""A release on disk: the serving form (peft adapter or full model) with what the trainer needs to go on beside it.
+
+<release>/adapter_config.json, adapter_model.safetensors    LoRA, as peft and vLLM read it
+<release>/config.json, model.safetensors, tokenizer files    full fine-tuning, as transformers reads it
+<release>/trainer/optimizer.safetensors, step.json           optimizer, RNG, consumed position, trained feedback
+
+A release appears whole or not at all: it is written beside its name, every file and directory is synced, then renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from libs.contracts import Adapter
+from libs.errors import StopError
+from libs.learning.model import Policy
+
+_WEIGHTS = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
+_SIDE_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written with the weights and belongs to exactly this release."""
+
+    release_id: str
+    parent_id: str
+    batch_id: str
+    position: dict[str, int]  # "<topic>-<partition>" -> next offset to read once this release is published
+    trained: list[str]  # feedback ids of this step
+    config: dict[str, Any]  # objective and step settings as used
+    base_digest: str  # of the base model's config and weights' size: a checkpoint does not fit another base
+    rng_state: str  # torch's, hex
+
+
+def write_atomically(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make directory `target` appear with what `fill` writes, or not at all. An existing one is replaced."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    fill(partial)
+    for path in [*partial.rglob("*"), partial]:
+        sync(path)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    sync(target.parent)
+
+
+def write_file_atomically(target: Path, data: bytes) -> None:
+    """Replace a file's content in one step that survives a crash."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    with partial.open("wb") as sink:
+        sink.write(data)
+        sink.flush()
+        os.fsync(sink.fileno())
+    partial.rename(target)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """fsync a file or a directory."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def save_release(target: Path, policy: Policy, optimizer: torch.optim.Optimizer, record: StepRecord) -> Adapter:
+    """Write the policy's present tensors as a release. Returns where they lie and the digest of the weight file."""
+    kind = policy.config.mode
+
+    def fill(directory: Path) -> None:
+        save_file(policy.state(), directory / _WEIGHTS[kind], metadata={"format": "pt"})
+        if policy.peft is not None:
+            policy.peft.peft_config["default"].save_pretrained(str(directory))
+        else:
+            for pattern in _SIDE_FILES:
+                for path in policy.config.path.glob(pattern):
+                    shutil.copy2(path, directory / path.name)
+        beside = directory / "trainer"
+        beside.mkdir()
+        save_file(optimizer_tensors(policy, optimizer), beside / "optimizer.safetensors")
+        (beside / "step.json").write_bytes(msgspec.json.encode(record))
+
+    write_atomically(target, fill)
+    return Adapter(kind=kind, uri=str(target), digest=digest(target / _WEIGHTS[kind]))
+
+
+def load_release(policy: Policy, optimizer: torch.optim.Optimizer, weights: Adapter) -> bool:
+    """Put a release's tensors, optimizer and RNG in place. Returns whether the optimizer's state was there.
+
+    Raises StopError (reason "checkpoint") when the weights are missing or not the ones that were published.
+    """
+    directory = Path(weights.uri)
+    path = directory / _WEIGHTS[weights.kind]
+    if not path.exists():
+        raise StopError(f"no weights at {path}; restore the directory or roll back", reason="checkpoint")
+    if digest(path) != weights.digest:
+        raise StopError(f"{path} is not what was published (sha256 differs); restore it", reason="checkpoint")
+    policy.load(load_file(path))
+    beside = directory / "trainer"
+    stored = beside / "optimizer.safetensors"
+    load_optimizer(policy, optimizer, load_file(stored) if stored.exists() else {})
+    if (beside / "step.json").exists():
+        record = read_record(directory)
+        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(record.rng_state), dtype=torch.uint8))
+    return stored.exists()
+
+
+def read_record(directory: Path) -> StepRecord:
+    """The step record beside a release's weights."""
+    return msgspec.json.decode((directory / "trainer" / "step.json").read_bytes(), type=StepRecord)
+
+
+def optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """AdamW's state under "<parameter>/<field>"."""
+    out = {}
+    for name, parameter in policy.named_trainable().items():
+        for field, value in optimizer.state.get(parameter, {}).items():
+            out[f"{name}/{field}"] = torch.as_tensor(value).detach().cpu().contiguous()
+    return out
+
+
+def load_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Replace the optimizer's state by `tensors` (as optimizer_tensors gave them; empty: a fresh optimizer)."""
+    optimizer.state.clear()
+    parameters = policy.named_trainable()
+    for key, tensor in tensors.items():
+        name, _, field = key.rpartition("/")
+        # AdamW keeps its step counter on the CPU, the moments where the parameter is.
+        where = tensor if field == "step" else tensor.to(parameters[name].device)
+        optimizer.state[parameters[name]][field] = where.clone()
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file, in hex."""
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def base_digest(model_dir: Path) -> str:
+    """Identifies a base model cheaply: its config's content and its weight files' names and sizes."""
+    seen = hashlib.sha256((model_dir / "config.json").read_bytes())
+    for path in sorted(model_dir.glob("*.safetensors")):
+        seen.update(f"{path.name}:{path.stat().st_size}".encode())
+    return seen.hexdigest()

@@ -1,0 +1,5 @@
+import sys
+
+from services.trainer.main import main
+
+sys.exit(main())

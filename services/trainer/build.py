@@ -1,0 +1,68 @@
+"""Puts the trainer together from its settings. Imports torch."""
+
+from __future__ import annotations
+
+import torch
+
+from libs.learning.checkpoint import base_digest
+from libs.learning.model import ModelConfig, load_policy
+from libs.learning.objective import ObjectiveConfig, check_coefficients
+from libs.learning.update import StepConfig
+from services.trainer.config import TrainerSettings
+from services.trainer.handler import TrainerHandler
+from services.trainer.learner import Learner, LearnerOptions
+from services.trainer.store import Store
+
+
+def objective_of(s: TrainerSettings) -> ObjectiveConfig:
+    """The objective as configured. Raises ConfigError when a configured coefficient cannot reach the loss."""
+    config = ObjectiveConfig(
+        w_rl=s.trainer_w_rl,
+        w_opd=s.trainer_w_opd,
+        kl_coef=s.trainer_kl_coef,
+        anchor_coef=s.trainer_anchor_coef,
+        clip_low=s.trainer_clip_low,
+        clip_high=s.trainer_clip_high,
+        clamp=s.trainer_clamp,
+        top_k=s.trainer_top_k,
+        selection=s.trainer_selection,
+        subset=s.trainer_subset,
+    )
+    check_coefficients(config)
+    return config
+
+
+def build(s: TrainerSettings) -> TrainerHandler:
+    """Load the model and the checkpoints' state. Raises ConfigError or StopError, naming the fix."""
+    if s.trainer_threads:
+        torch.set_num_threads(s.trainer_threads)
+    objective = objective_of(s)
+    policy, tokenizer = load_policy(
+        ModelConfig(
+            path=s.model_path,
+            mode=s.trainer_mode,
+            lora_rank=s.trainer_lora_rank,
+            lora_alpha=s.trainer_lora_alpha,
+            dtype=s.trainer_dtype,
+            device=s.trainer_device,
+            seed=s.trainer_seed,
+            checkpoint_activations=s.trainer_checkpoint_activations,
+        )
+    )
+    store = Store(s.home, base_digest(s.model_path))
+    step = StepConfig(
+        learning_rate=s.trainer_learning_rate,
+        weight_decay=s.trainer_weight_decay,
+        max_grad_norm=s.trainer_max_grad_norm,
+        chunk_rows=s.trainer_chunk_rows,
+        pack_tokens=s.trainer_pack_tokens,
+    )
+    options = LearnerOptions(
+        max_staleness=s.trainer_max_staleness,
+        max_sample_tokens=s.trainer_max_sample_tokens,
+        skip_accepted=s.trainer_skip_accepted,
+        max_loaded=s.trainer_max_loaded,
+        keep_releases=s.trainer_keep_releases,
+        drift_max=s.trainer_drift_max,
+    )
+    return TrainerHandler(Learner(policy, tokenizer, store, objective, step, options), store)

@@ -1,0 +1,34 @@
+"""Entry point of the trainer: settings first, then the heavy imports, then the loop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from libs.errors import ConfigError
+from services.trainer.config import load_settings
+
+
+def main() -> int:
+    try:
+        settings = load_settings()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    # Spinning OpenMP threads take the cores from the other services; both must be set before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if settings.trainer_threads:
+        os.environ["OMP_NUM_THREADS"] = str(settings.trainer_threads)
+
+    from libs.streams.service import run_consumer
+    from libs.streams.types import Handler
+    from services.trainer.build import build
+    from services.trainer.handler import BATCHES, RELEASES
+
+    @asynccontextmanager
+    async def open_handler() -> AsyncIterator[Handler]:
+        yield build(settings)
+
+    return run_consumer("trainer", settings, [BATCHES, RELEASES], open_handler)
