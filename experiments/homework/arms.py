@@ -9,7 +9,7 @@ from experiments.homework.student import BRIEF, PLAIN, Preference
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """`env` goes to the services. `recorded` off: no traffic, hence no update. `memory`: complaints go to the prompt."""
+    """`env` is for the services. `recorded` off: no traffic, so no update. `memory`: complaints go into prompts."""
 
     name: str
     about: str

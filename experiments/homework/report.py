@@ -94,7 +94,7 @@ def summarize(
 
 
 def drift(before: Sequence[SessionResult], after: Sequence[SessionResult]) -> dict[str, float] | None:
-    """How greedy answers to unrelated questions moved: likeness 0 to 1, degenerate share and words, before and after."""
+    """How far greedy answers to unrelated questions moved: likeness (0 to 1), degenerate share and mean words."""
     if not before or len(before) != len(after):
         return None
     texts = [(b.first_reply, a.first_reply) for b, a in zip(before, after, strict=True)]

@@ -1,0 +1,59 @@
+"""A local stack around a run: started before, stopped after, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from deploy.local import stack as local
+from deploy.local.state import Stack
+from experiments.homework.progress import Progress
+
+T = TypeVar("T")
+
+# Settings that docs/experiments/homework.md was measured with; they stand here so that a run does not hang on defaults.
+SERVICE_ENV: dict[str, str] = {
+    "CLAWBACK_BATCHER_BATCH_SIZE": "4",
+    "CLAWBACK_JUDGE_KIND": "rules",
+}
+
+
+@contextlib.contextmanager
+def local_stack(home: Path, progress: Progress, env: Mapping[str, str]) -> Iterator[Stack]:
+    """Bring up the stack of `home`, yield it, stop it. Raises ConfigError with the fix when it cannot start."""
+    progress.doing("starting broker, Redis and services")
+    try:
+        yield local.up(home, env={**SERVICE_ENV, **env}, on_event=progress.doing)
+    finally:
+        progress.doing("stopping what was started")
+        with _no_interrupt():
+            local.down(home)
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """A second Ctrl-C while stopping must not leave processes behind."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; SIGTERM ends it like Ctrl-C, with its clean-up. Raises KeyboardInterrupt then."""
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

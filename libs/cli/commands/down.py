@@ -1,0 +1,15 @@
+"""Stop what `clawback up` started."""
+
+from __future__ import annotations
+
+import click
+
+from libs.cli.home import home
+
+
+@click.command("down", help=__doc__)
+def command() -> None:
+    from deploy.local import stack
+
+    ran = stack.down(home())
+    click.echo(f"stopped {', '.join(ran)}" if ran else f"nothing runs from {home()}")
