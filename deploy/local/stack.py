@@ -48,10 +48,13 @@ class Service:
     env: Mapping[str, str] = field(default_factory=dict)  # values are formatted with the URLs by name, and {home}
 
 
+# Threads that spin while they wait take the cores from the other services.
+_TORCH = {"OMP_NUM_THREADS": "{threads}", "OMP_WAIT_POLICY": "passive"}
+
 # In starting order; they stop in the reverse one, so the gateway stops taking requests first.
 SERVICES: tuple[Service, ...] = (
-    Service("policy", {"OMP_NUM_THREADS": "{threads}"}),
-    Service("trainer", {"OMP_NUM_THREADS": "{threads}"}),
+    Service("policy", _TORCH),
+    Service("trainer", _TORCH),
     Service("batcher"),
     Service("judge"),
     Service("matcher"),

@@ -165,10 +165,11 @@ class StreamLoop:
         self._gauge.set(self._in_flight + len(self._held))
         self._spawn(self._work(record, tracker))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _work(self, record: StreamRecord, tracker: OffsetTracker) -> None:
         try:
@@ -207,14 +208,11 @@ class StreamLoop:
                 except RetryError as error:
                     self._log.warning("tick failed", error=str(error))
                     continue
-                finished = asyncio.Event()
-                if done is not None:
-                    self._spawn(self._tick_done(done, finished))
-                else:
-                    finished.set()
-            await finished.wait()
+                dones = () if done is None else (done,) if isinstance(done, Done) else tuple(done)
+                tasks = [self._spawn(self._tick_done(each)) for each in dones]
+            await asyncio.gather(*tasks)
 
-    async def _tick_done(self, done: Done, finished: asyncio.Event) -> None:
+    async def _tick_done(self, done: Done) -> None:
         try:
             await self._worker.complete(done)
             self._complete(done)
@@ -223,7 +221,6 @@ class StreamLoop:
         except StopError as error:
             self._fail(error)
         finally:
-            finished.set()
             self._freed.set()
 
     # --- commit --------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ share a hash tag, as Redis Cluster demands; keeping to that is the caller's part
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -64,12 +65,18 @@ class ScriptStore:
         except RedisError as error:
             raise as_ours(error) from error
 
-    async def ping(self) -> None:
-        """Raise RetryError when Redis does not answer."""
+    @asynccontextmanager
+    async def errors(self) -> AsyncIterator[None]:
+        """Around plain commands on `redis`: turns Redis' errors into RetryError and StopError."""
         try:
-            await self.redis.ping()
+            yield
         except RedisError as error:
             raise as_ours(error) from error
+
+    async def ping(self) -> None:
+        """Raise RetryError when Redis does not answer."""
+        async with self.errors():
+            await self.redis.ping()
 
     async def close(self) -> None:
         await self.redis.aclose()

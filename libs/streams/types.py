@@ -7,7 +7,7 @@ deterministic and every step is idempotent, so a crash between any two of these 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -71,8 +71,12 @@ class Handler(Protocol):
         """Handle one record. Several run at once, up to the loop's bound."""
         ...
 
-    async def tick(self) -> Done | None:
-        """Called about once a second between records (a batch grown too old). Return None when there is nothing."""
+    async def tick(self) -> Done | Sequence[Done] | None:
+        """Called about once a second between records (a batch grown too old). Return None when there is nothing.
+
+        Fetching waits for it, so it only decides: the loop carries out what it returns, each Done by itself, so that
+        one that cannot be produced takes no other along.
+        """
         ...
 
     async def revoked(self, partitions: Collection[Partition]) -> None:

@@ -40,6 +40,13 @@ GATEWAY_SPOOL_RECORDS = Gauge("clawback_gateway_spool_records", "Records that wa
 # --- judge -------------------------------------------------------------------------------------------------------
 
 # --- batcher -----------------------------------------------------------------------------------------------------
+BATCHES = Counter("clawback_batches_total", "Batches by what closed them", ["scenario", "cause"])
+BATCHED_TURNS = Counter("clawback_batched_turns_total", "Judged turns that went into a batch", ["scenario"])
+BATCHER_DROPPED = Counter("clawback_batcher_dropped_total", "Judged turns that no batch took", ["scenario", "reason"])
+BATCHER_HELD = Gauge("clawback_batcher_held_turns", "Judged turns that wait for their batch to fill", ["scenario"])
+BATCH_AGE_SECONDS = Histogram(
+    "clawback_batch_age_seconds", "Wait of a batch's oldest turn", ["scenario"], buckets=_LATENCY
+)
 
 # --- trainer -----------------------------------------------------------------------------------------------------
 _STEP = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
