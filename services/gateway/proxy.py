@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from libs.dialects.hints import recorded_headers
 from libs.telemetry import metrics
 from services.gateway.access import Access
-from services.gateway.capture import capture_for
+from services.gateway.capture import CaptureFilter, capture_for
 from services.gateway.config import GatewaySettings
 from services.gateway.errors import RejectedError, error_body, error_response
 from services.gateway.headers import RECORD_OFF, SCENARIO, client_headers, upstream_headers
@@ -91,11 +91,11 @@ class Proxy:
             body=body,
             content_encoding=request.headers.get("content-encoding", ""),
         )
-        capture = (
-            capture_for(target.capture, path, body, headers, self._settings.gateway_capture_top_k) if keep else None
-        )
+        capture: CaptureFilter | str = "not_recorded"
+        if keep:
+            capture = capture_for(target.capture, path, body, headers, self._settings.gateway_capture_top_k)
         recording = Recording(self._recorder, exchange, capture, keep=keep)
-        if capture is not None:
+        if not isinstance(capture, str):
             body = capture.body
             headers["Accept-Encoding"] = "identity"  # the capture is cut out of plain bytes
         try:

@@ -21,8 +21,10 @@ _TAIL = 32  # bytes: longer than any end mark, which may lie across two pieces
 class Recording:
     """Follows one exchange. With `keep` off it filters and records nothing."""
 
-    def __init__(self, recorder: Recorder, exchange: Exchange, capture: CaptureFilter | None, *, keep: bool) -> None:
-        self._recorder, self._exchange, self._capture, self._keep = recorder, exchange, capture, keep
+    def __init__(self, recorder: Recorder, exchange: Exchange, capture: CaptureFilter | str, *, keep: bool) -> None:
+        self._recorder, self._exchange, self._keep = recorder, exchange, keep
+        self._capture = None if isinstance(capture, str) else capture
+        self._no_capture = capture if isinstance(capture, str) else "missing"
         self._assembler: Assembler | None = None
         self._opened: Decompressor | None = None
         self._release: str | None = None
@@ -152,5 +154,5 @@ class Recording:
             outcome=outcome,
             release_id=(found.release_id if found else None) or self._release,
             capture=found.capture if found and outcome == "completed" else None,
-            no_capture="upstream_gives_none" if found is None else "broken_capture" if found.broken else "missing",
+            no_capture="broken_capture" if found and found.broken else self._no_capture,
         )

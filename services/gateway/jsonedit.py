@@ -1,0 +1,143 @@
+"""Edits of single members in JSON text that leave every other byte as it was.
+
+Decoding and encoding again would change number forms, key spacing and escapes that the client is owed unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any, Literal
+
+Action = Literal["null", "remove"]
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_decoder = json.JSONDecoder()
+
+
+class JsonShapeError(ValueError):
+    """The text is not the JSON object that was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of an object: where it starts (its key), where its value starts and ends, and the value."""
+
+    key: str
+    start: int
+    value_start: int
+    end: int
+    value: Any
+
+
+def members(text: str, at: int = 0) -> Iterator[Member]:
+    """The members of the object that starts at `at` (white space before it allowed). Raises JsonShapeError."""
+    i = _skip(text, at)
+    if text[i : i + 1] != "{":
+        raise JsonShapeError("not an object")
+    i = _skip(text, i + 1)
+    if text[i : i + 1] == "}":
+        return
+    while True:
+        if text[i : i + 1] != '"':
+            raise JsonShapeError("a key was expected")
+        start = i
+        key, i = scanstring(text, i + 1, True)
+        i = _skip(text, i)
+        if text[i : i + 1] != ":":
+            raise JsonShapeError("a colon was expected")
+        value_start = _skip(text, i + 1)
+        value, end = _decoder.raw_decode(text, value_start)
+        yield Member(key, start, value_start, end, value)
+        i = _skip(text, end)
+        if text[i : i + 1] == "}":
+            return
+        if text[i : i + 1] != ",":
+            raise JsonShapeError("a comma was expected")
+        i = _skip(text, i + 1)
+
+
+def elements(text: str, at: int) -> Iterator[int]:
+    """Where each element of the array that starts at `at` starts. Raises JsonShapeError."""
+    i = _skip(text, at)
+    if text[i : i + 1] != "[":
+        raise JsonShapeError("not an array")
+    i = _skip(text, i + 1)
+    if text[i : i + 1] == "]":
+        return
+    while True:
+        yield i
+        _, end = _decoder.raw_decode(text, i)
+        i = _skip(text, end)
+        if text[i : i + 1] == "]":
+            return
+        if text[i : i + 1] != ",":
+            raise JsonShapeError("a comma was expected")
+        i = _skip(text, i + 1)
+
+
+def edit_choices(text: str, top: Mapping[str, Action], choice: Mapping[str, Action]) -> tuple[str, dict[str, Any]]:
+    """The text with members of the outer object and of each object in its `choices` set to null or removed.
+
+    Also returns the outer object as it was. Raises JsonShapeError (or json's ValueError) for other text.
+    """
+    cuts: list[tuple[int, int, str]] = []
+    outer: dict[str, Any] = {}
+    for member in _with_edits(text, 0, top, cuts):
+        outer[member.key] = member.value
+        if member.key == "choices" and isinstance(member.value, list):
+            for start in elements(text, member.value_start):
+                for _ in _with_edits(text, start, choice, cuts):
+                    pass
+    return _apply(text, cuts), outer
+
+
+def append_members(body: bytes, added: Mapping[str, Any]) -> bytes:
+    """The object with members added at its end, where they win over earlier ones of the same name."""
+    text = body.rstrip()
+    if not text.endswith(b"}"):
+        raise JsonShapeError("not an object")
+    inner = text[:-1].rstrip()
+    comma = b"" if inner.endswith(b"{") else b","
+    return inner + comma + json.dumps(added, separators=(",", ":")).encode()[1:]
+
+
+def _with_edits(
+    text: str, at: int, actions: Mapping[str, Action], cuts: list[tuple[int, int, str]]
+) -> Iterator[Member]:
+    found = list(members(text, at))
+    for position, member in enumerate(found):
+        action = actions.get(member.key)
+        if action == "null" and member.value is not None:
+            cuts.append((member.value_start, member.end, "null"))
+        elif action == "remove":
+            cuts.append((*_with_comma(text, found, position), ""))
+        yield member
+
+
+def _with_comma(text: str, found: list[Member], position: int) -> tuple[int, int]:
+    """The span of a member and of the comma that goes with it."""
+    if position + 1 < len(found):
+        return found[position].start, found[position + 1].start
+    if position:
+        return found[position - 1].end, found[position].end
+    return found[position].start, found[position].end
+
+
+def _apply(text: str, cuts: list[tuple[int, int, str]]) -> str:
+    out: list[str] = []
+    at = 0
+    for start, end, replacement in sorted(cuts):
+        if start < at:  # two removed neighbours share a comma
+            start = at
+        out += [text[at:start], replacement]
+        at = max(at, end)
+    return "".join([*out, text[at:]])
+
+
+def _skip(text: str, i: int) -> int:
+    match = _SPACE.match(text, i)
+    return match.end() if match else i
