@@ -1,4 +1,4 @@
-"""docs/experiments/homework.md, generated from the runs that are there: what was measured and what it does not prove."""
+"""docs/experiments/homework.md, generated from the runs that are there: what was measured, what it does not prove."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def _drift(runs: Runs) -> str:
         ],
     )
     return (
-        f"## Answers to {len(UNRELATED)} unrelated questions\n\nGreedy, without the homework system prompt. Likeness is the "
-        f"share of the word sequence that before and after have in common (1: unchanged).\n\n{rows}"
+        f"## Answers to {len(UNRELATED)} unrelated questions\n\nGreedy, without the homework system prompt. "
+        f"Likeness is the share of the word sequence that before and after have in common (1: unchanged).\n\n{rows}"
         if runs
         else ""
     )
