@@ -32,16 +32,16 @@ check: env ## format, lint, types, architecture
 	@$(RUN) -m pytest -q tests/architecture
 
 bench: setup ## every benchmark, gathered in runs/bench.json
-	@$(RUN) -m libs.cli bench $(ARGS)
+	@$(RUN) -m tests.bench $(ARGS)
 
 experiment: setup ## all arms and seeds of the homework experiment; resumes (ARGS="--seeds 5")
 	@$(RUN) -m experiments.homework.study $(ARGS)
 
 chaos: setup ## kill services at random under traffic; runs/chaos.json
-	@$(RUN) -m libs.cli chaos $(ARGS)
+	@$(RUN) -m tests.chaos $(ARGS)
 
 load: setup ## traffic at the rate of many people; runs/load.json
-	@$(RUN) -m libs.cli load $(ARGS)
+	@$(RUN) -m tests.load $(ARGS)
 
 clean: ## remove the environment and local state; runs/ stays
 	rm -rf $(VENV) .clawback
