@@ -1,0 +1,86 @@
+"""One matched turn through a judge: question, votes, attribution, dispatch. The service and the offline form both use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from libs.contracts import TurnJudged, TurnMatched
+from libs.feedback.attribution import attribute, implicit, within
+from libs.feedback.dispatch import Weights, records
+from libs.feedback.judge import Ballot, Judge, Question
+from libs.feedback.keys import question_key
+from libs.feedback.votes import Rules, collect
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`window` earlier turns are shown. Without `require_capture` a turn that was not captured still counts as signal."""
+
+    window: int = 8
+    rules: Rules = field(default_factory=Rules)
+    weights: Weights = field(default_factory=Weights)
+    require_capture: bool = True
+
+
+class BallotStore(Protocol):
+    """Keeps ballots by content, so that a redelivery asks no judge again. Losing an entry costs a call, nothing else."""
+
+    async def get(self, key: str) -> list[Ballot] | None: ...
+
+    async def put(self, key: str, ballots: Sequence[Ballot]) -> None: ...
+
+
+def _ignore(ballot: Ballot) -> None:
+    return None
+
+
+async def ballots_for(
+    judge: Judge,
+    question: Question,
+    rules: Rules,
+    *,
+    store: BallotStore | None = None,
+    seen: Callable[[Ballot], None] = _ignore,
+) -> list[Ballot]:
+    """The ballots on a question: implicit evidence first, then the store, then the judge.
+
+    Raises votes.TooFewVotes; an outcome with too few valid votes is never stored.
+    """
+    known = implicit(question)
+    if known is not None:
+        return [known]
+    key = question_key(judge, question, rules)
+    stored = await store.get(key) if store else None
+    if stored is not None:
+        return stored
+    ballots = [within(b, question) for b in await collect(judge, question, rules, seen=seen)]
+    if store:
+        await store.put(key, ballots)
+    return ballots
+
+
+async def judge_turn(
+    judge: Judge,
+    matched: TurnMatched,
+    options: Options,
+    *,
+    now: Callable[[], float],
+    store: BallotStore | None = None,
+    seen: Callable[[Ballot], None] = _ignore,
+) -> list[TurnJudged]:
+    """The turns.judged records of one matched turn: one for the turn itself, and one per earlier turn spoken of.
+
+    Raises votes.TooFewVotes. `now` gives unix seconds.
+    """
+    question = Question.of(matched, window=options.window)
+    ballots = await ballots_for(judge, question, options.rules, store=store, seen=seen)
+    return records(
+        matched,
+        attribute(matched, question, ballots),
+        judge,
+        judged_at=now(),
+        weights=options.weights,
+        require_capture=options.require_capture,
+    )

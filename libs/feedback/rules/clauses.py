@@ -1,0 +1,158 @@
+"""What a person's words do, clause by clause: reject, keep, ask for a change, accept, go on, ask, doubt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from libs.feedback.rules.language import Language, group
+from libs.feedback.rules.text import sentences, words
+
+Wish = Literal["avoid", "keep", "change", "do"]
+
+_CYRILLIC = re.compile(r"[\u0400-\u04ff]")
+_SHORT_WORDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One instruction: `text` without courtesies, `what` its object (for avoid and keep)."""
+
+    wish: Wish
+    text: str
+    what: str
+    language: Language
+
+
+@dataclass(slots=True)
+class Reading:
+    """The signs found. Each list holds the words that made them, so that a verdict can show its ground."""
+
+    negative: list[str] = field(default_factory=list)
+    fault: list[str] = field(default_factory=list)
+    sarcasm: list[str] = field(default_factory=list)
+    accept: list[str] = field(default_factory=list)
+    assent: list[str] = field(default_factory=list)
+    redo: list[str] = field(default_factory=list)
+    change: list[str] = field(default_factory=list)
+    alter: list[str] = field(default_factory=list)
+    create: list[str] = field(default_factory=list)
+    builds: list[str] = field(default_factory=list)
+    onward: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    doubt: list[str] = field(default_factory=list)
+    greeting: bool = False
+    clauses: list[Clause] = field(default_factory=list)
+
+
+def pick(text: str, known: Sequence[Language]) -> tuple[Language, ...]:
+    """The languages the text may be in, likeliest first: by script, then by its commonest words."""
+    script = "cyrillic" if len(_CYRILLIC.findall(text)) * 2 > len(re.findall(r"[^\W\d_]", text)) else "latin"
+    candidates = [language for language in known if script in language.scripts]
+    found = words(text)
+    scores = {language.code: sum(w in language.common for w in found) for language in candidates}
+    best = max(scores.values(), default=0)
+    # Few common words say little, so a short text is read in every language that fits it about as well.
+    kept = [language for language in candidates if best < 2 or scores[language.code] >= max(2, best * 0.7)]
+    return tuple(sorted(kept or candidates, key=lambda language: -scores[language.code]))
+
+
+def read(text: str, candidates: Sequence[Language]) -> Reading:
+    """Read one message in each candidate language; signs add up."""
+    reading = Reading()
+    for sentence in sentences(text):
+        for language in candidates:
+            _sentence(sentence, language, reading)
+    return reading
+
+
+def _sentence(text: str, language: Language, out: Reading) -> None:
+    has = language.has
+    bare = soften(text, language)
+    asks = has("question", text)
+    creates = has("create", bare)
+    if has("greeting", text):
+        out.greeting = True
+        return
+    if has("sarcasm", text):
+        out.sarcasm.append(text)
+    if has("opening_no", text) and not has("harmless_no", text):
+        out.negative.append(text)
+    if has("negative", text):
+        out.negative.append(text)
+    # In a new task "the app crashes when ..." describes the task, not the reply.
+    if has("fault", text) and not asks and not creates:
+        out.fault.append(text)
+    if has("redo", text) and not creates:
+        out.redo.append(text)
+    if has("assent", text.strip(" .!?")) and not asks:
+        out.assent.append(text)
+    if has("doubt", text):
+        out.doubt.append(text)
+    if has("next", text):
+        out.onward.append(text)
+    if has("builds", text):
+        out.builds.append(text)
+    wishes = has("wish", text)
+    if (has("change", text) or (wishes and has("alter", bare))) and (not asks or wishes):
+        out.change.append(text)
+    if asks and not wishes:
+        out.questions.append(text)
+    elif creates:
+        out.create.append(text)
+    if not asks and (has("alter", bare) or has("instead", text)):
+        out.alter.append(text)
+    if not asks:
+        _acceptance(text, language, out)
+    if not asks or wishes:
+        out.clauses.extend(_instructions(text, language))
+
+
+def _acceptance(text: str, language: Language, out: Reading) -> None:
+    if language.has("polite_only", text) or language.has("wish", text) or language.has("harmless_no", text):
+        if language.has("harmless_no", text):
+            out.accept.append(text)
+        return
+    for match in language.cues["accept"].finditer(text):
+        before = re.split(r"[,.;:!]", text[: match.start()])[-1]
+        if language.has("negator", before):
+            # "it is not perfect": praise under a negation speaks against the reply
+            out.negative.append(text)
+            return
+        out.accept.append(match[0])
+        return
+
+
+def soften(text: str, language: Language) -> str:
+    """The clause without leading courtesies and connectives ("no, please just stop" -> "stop")."""
+    text = text.strip(" ,.!?;:-")
+    while True:
+        match = language.cues["soften"].match(text)
+        if match is None or match.end() == 0 or match.end() >= len(text):
+            return text
+        text = text[match.end() :].lstrip(" ,.!?;:-")
+
+
+def _instructions(text: str, language: Language) -> list[Clause]:
+    found: list[Clause] = []
+    for part in re.split(language.cues["contrast"].pattern, text, flags=re.IGNORECASE):
+        clause = soften(part or "", language)
+        if len(words(clause)) < 1:
+            continue
+        keep = language.find("keep", clause) or language.find("fine", clause)
+        if keep is not None and not language.has("negative", clause):
+            found.append(Clause("keep", clause, group(keep), language))
+            continue
+        avoid = language.find("avoid", clause)
+        affirms = language.has("alter", clause) or language.has("create", clause)
+        if avoid is not None and (not affirms or avoid.start() < 2):
+            found.append(Clause("avoid", clause, group(avoid), language))
+        elif language.has("change", clause) and not language.has("negative", clause):
+            found.append(Clause("do" if affirms else "change", clause, "", language))
+        elif affirms and not language.has("negative", clause):
+            found.append(Clause("do", clause, "", language))
+        elif language.has("negative", clause) or language.has("change", clause) or language.has("fault", clause):
+            found.append(Clause("change", clause, "", language))
+    return found

@@ -1,0 +1,89 @@
+"""The hint: a short instruction that, given up front, would have produced the wanted reply. Affirmative where it can be.
+
+"No lists, no headings" makes a small model worse; "Write the answer as a single paragraph of plain text, without any
+lists." makes it better. So the person's own affirmative words come first, and a bare prohibition is turned round by the
+language file's aspects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from libs.feedback.privacy import safe
+from libs.feedback.rules.clauses import Clause
+from libs.feedback.rules.language import Aspect, Language
+from libs.feedback.rules.text import words
+
+MAX_CHARS = 280
+_MAX_PART_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the words reject, what they keep, and the hint made from both (empty when there is nothing usable)."""
+
+    rejected: str = ""
+    preserved: str = ""
+    hint: str = ""
+
+
+def advise(clauses: Sequence[Clause]) -> Advice:
+    """Put the clauses of one message together. Clauses with secrets or personal data are left out of all three."""
+    usable = [c for c in clauses if safe(c.text)]
+    if not usable:
+        return Advice()
+    language = usable[0].language
+    kept = _unique(c.what for c in usable if c.wish == "keep" and c.what)
+    unwanted = _unique(c.what or c.text for c in usable if c.wish in {"avoid", "change"})
+    return Advice("; ".join(unwanted), "; ".join(kept), _hint(usable, kept, language))
+
+
+def _hint(clauses: Sequence[Clause], kept: Sequence[str], language: Language) -> str:
+    # "the tone is fine" is worth keeping in mind, but only an explicit "keep ..." is worth saying again.
+    parts = [language.phrases.get("keep", "{what}").format(what=k) for k in kept]
+    wanted = _unique(_end(c.text) for c in clauses if c.wish == "do")
+    rejected = _unique_aspects(_aspect(c) for c in clauses if c.wish in {"avoid", "change"})
+    if wanted:
+        said = words(" ".join(wanted))
+        without = [a.without for a in rejected if words(a.without)[-1] not in said]
+        parts += [*wanted[:-1], _join(wanted[-1], without, language)]
+    elif rejected:
+        parts.append(_join(_end(rejected[0].instead), [a.without for a in rejected], language))
+    else:
+        what = [c.what for c in clauses if c.wish == "avoid" and c.what]
+        parts += [language.phrases.get("avoid", "{what}").format(what=w) for w in what]
+        if not what:
+            return ""
+    hint = " ".join(p[:1].upper() + p[1:] for p in parts if len(p) <= _MAX_PART_CHARS)
+    return hint if len(hint) <= MAX_CHARS else ""
+
+
+def _aspect(clause: Clause) -> Aspect | None:
+    subject = clause.what or clause.text
+    return next((a for a in clause.language.aspects if a.match.search(subject)), None)
+
+
+def _join(sentence: str, without: Sequence[str], language: Language) -> str:
+    if not without:
+        return sentence
+    joined = f" {language.phrases.get('and', '+')} ".join(without)
+    return f"{sentence.rstrip('.!')}, {language.phrases.get('without', '{what}').format(what=joined)}."
+
+
+def _end(text: str) -> str:
+    text = text.strip(" ,;:-")
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _unique(items: object) -> list[str]:
+    return list(dict.fromkeys(str(i).strip(" ,.;:!-") if not str(i).endswith(".") else str(i) for i in items))  # type: ignore[attr-defined]
+
+
+def _unique_aspects(items: object) -> list[Aspect]:
+    found: dict[str, Aspect] = {}
+    for aspect in items:  # type: ignore[attr-defined]
+        # One way of writing it says it once: bulleted lists and lists share their remedy.
+        if aspect is not None and aspect.instead not in {a.instead for a in found.values()}:
+            found[aspect.name] = aspect
+    return list(found.values())

@@ -1,0 +1,73 @@
+"""The next state sorted out: what a person said, which client commands were given, what programs reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from libs.contracts import Message
+from libs.feedback.judge import Question
+from libs.feedback.rules.text import Words, user_messages
+from libs.feedback.rules.tools import ToolReading, is_call, looks_like_failure, read_results
+
+# Client commands by what they say about the reply; the text after SPEAKS is a person's words, after others it is not.
+UNDO = frozenset({"undo", "revert", "rollback", "rewind", "restore"})
+AGAIN = frozenset({"retry", "regenerate", "redo", "regen"})
+FRESH = frozenset({"clear", "reset", "new"})
+SWITCH = frozenset({"add", "drop", "read", "read-only", "file", "files"})
+SPEAKS = frozenset({"ask", "code", "architect", "chat", "plan", "btw", "context", "say"})
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """`undo`, `again`, `fresh`, `switch`: such a command was given. `called`: the reply was a tool call."""
+
+    words: tuple[Words, ...]
+    results: ToolReading
+    pasted: bool  # a person or a client passed on a program's failure report as user text
+    undo: bool
+    again: bool
+    fresh: bool
+    switch: bool
+    called: bool
+    before_undo: tuple[Message, ...] = ()
+    after_undo: tuple[Message, ...] = ()
+
+
+def person_words(messages: Sequence[Message]) -> list[Words]:
+    """User messages that are words of a person: no bare commands, no pasted reports."""
+    return [w for w in user_messages(messages) if _is_words(w) and not looks_like_failure(w.raw)]
+
+
+def situation(question: Question) -> Situation:
+    said = user_messages(question.next_state)
+    commands = {w.command for w in said}
+    spoken = [w for w in said if _is_words(w)]
+    # What was said before starting afresh belongs to the old matter; what counts is what follows the last such command.
+    reports = [w for w in spoken if looks_like_failure(w.raw)]
+    tools = [m for m in question.next_state if m.role == "tool"]
+    at = next((i for i, m in enumerate(question.next_state) if _command(m) in UNDO), len(question.next_state))
+    results = read_results(question.reply, [m for m in question.next_state[:at] if m.role == "tool"])
+    if reports:
+        results = read_results("", [Message("tool", w.raw) for w in reports])
+    return Situation(
+        words=tuple(w for w in spoken if w not in reports),
+        results=results,
+        pasted=bool(reports),
+        undo=at < len(question.next_state),
+        again=bool(commands & AGAIN),
+        fresh=bool(commands & FRESH),
+        switch=bool(commands & SWITCH),
+        called=is_call(question.reply),
+        before_undo=tuple(m for m in question.next_state[:at] if m.role == "tool"),
+        after_undo=tuple(tools[len([m for m in question.next_state[:at] if m.role == "tool"]) :]),
+    )
+
+
+def _is_words(said: Words) -> bool:
+    return bool(said.text.strip()) and (not said.command or said.command in SPEAKS)
+
+
+def _command(message: Message) -> str:
+    said = user_messages([message])
+    return said[0].command if said else ""

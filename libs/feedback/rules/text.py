@@ -1,0 +1,85 @@
+"""Text as the rules read it: what a person wrote, without code, quotes and text that a program put there."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from libs.contracts import Message
+
+_QUOTES = str.maketrans(
+    {"’": "'", "‘": "'", "“": '"', "”": '"', "„": '"', "ё": "е", "Ё": "Е", "…": ".", "—": "-", "–": "-"}
+)
+_FENCE = re.compile(r"(```|~~~).*?(\1|\Z)", re.DOTALL)
+_QUOTED_LINE = re.compile(r"^\s*(?:>|\|)\s?.*$", re.MULTILINE)
+# Blocks that clients and tools put into user messages. Unclosed, only names that no type parameter has count.
+_BLOCK = re.compile(r"<([a-zA-Z][\w.-]*)(?:\s[^<>]*)?>.*?</\1\s*>", re.DOTALL)
+_OPEN_BLOCK = re.compile(
+    r"</?(?:system|assistant|tool|instructions?|verdict|\w+[-_]\w+)(?:\s[^<>]*)?>.*", re.DOTALL | re.IGNORECASE
+)
+_CONTROL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>|\[/?INST\]|<<\/?SYS>>", re.IGNORECASE)
+_ROLE_HEADER = re.compile(
+    r"^\W{0,6}(?:system|assistant|developer|tool|judge|grader|evaluator)\b[^\n:]{0,24}:.*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORD = re.compile(r"[^\W_]+(?:[-_./'][^\W_]+)*", re.UNICODE)
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+|;\s+|(?<=[。！？])")
+MAX_WORDS_CHARS = 20_000  # a flood is read at both ends
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One user message: `raw` as written, `text` as rules read it, `command` when it is a client command."""
+
+    raw: str
+    text: str
+    command: str = ""
+
+
+def plain(text: str) -> str:
+    """NFKC, straight quotes, е for ё, invisible characters removed, spaces folded (line ends kept)."""
+    text = unicodedata.normalize("NFKC", text).translate(_QUOTES)
+    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Co", "Cs"})
+    return re.sub(r"[ \t]+", " ", re.sub(r"\s*\n\s*", "\n", text)).strip()
+
+
+def spoken(text: str) -> str:
+    """What is left for a person to have said: no code blocks, quoted lines, markup blocks, role headers."""
+    if len(text) > MAX_WORDS_CHARS:
+        text = text[: MAX_WORDS_CHARS // 2] + "\n" + text[-MAX_WORDS_CHARS // 2 :]
+    text = _FENCE.sub("\n", text)
+    text = _OPEN_BLOCK.sub("\n", _BLOCK.sub("\n", text))
+    text = _CONTROL_TOKEN.sub("\n", text)
+    text = _QUOTED_LINE.sub("", text)
+    text = _ROLE_HEADER.sub("", text)
+    return plain(text)
+
+
+def sentences(text: str) -> list[str]:
+    return [s.strip(" \t-*") for s in _SENTENCE.split(text) if s.strip(" \t-*.!?,")]
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words; identifiers, paths and option names stay whole."""
+    return _WORD.findall(plain(text).lower())
+
+
+def stems(text: str, common: frozenset[str]) -> list[str]:
+    """Content words cut to six letters, which folds most inflections; identifiers stay whole."""
+    return [w if re.search(r"[_./\d]", w) else w[:6] for w in words(text) if w not in common and len(w) > 1]
+
+
+def user_messages(messages: Sequence[Message]) -> list[Words]:
+    """The user messages of a next state or a prompt; "/undo" is a command, "/ask why?" is words after a command."""
+    found = []
+    for message in messages:
+        if message.role != "user":
+            continue
+        match = re.match(r"\s*/([a-z][\w-]*)(?:\s+|$)(.*)", message.text, re.DOTALL)
+        if match and "/" not in match[1]:
+            found.append(Words(message.text, spoken(match[2]), match[1].lower()))
+        else:
+            found.append(Words(message.text, spoken(message.text)))
+    return found

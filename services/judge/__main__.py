@@ -1,0 +1,5 @@
+import sys
+
+from services.judge.main import main
+
+sys.exit(main())
