@@ -99,7 +99,10 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
             array: Array = getattr(self, name)
             if array.dtype != dtype or len(array.shape) != rank:
                 raise ContractError(f"capture.{name} must be {dtype} of rank {rank}, is {array.dtype} {array.shape}")
-            array.raw()
+            try:
+                array.raw()
+            except ContractError as error:
+                raise ContractError(f"capture.{name}: {error}") from error
         r = self.response_token_ids.shape[0]
         for name in ("logprobs", "topk_ids", "topk_logprobs"):
             if getattr(self, name).shape[0] != r:
@@ -132,8 +135,17 @@ def decode(data: bytes | str, kind: type[T], *, version: int = 1) -> T:
     found: Any = getattr(record, "version", None)
     if found != version:
         raise ContractError(f"{kind.__name__}.version is {found}, this release reads version {version}")
-    for name in ("capture",):
-        capture = getattr(record, name, None)
-        if isinstance(capture, Capture):
-            capture.check()
+    _check_capture(record, "")
+    for name in ("samples", "earlier"):
+        for number, part in enumerate(getattr(record, name, ())):
+            _check_capture(part, f"{name}[{number}].")
     return record
+
+
+def _check_capture(holder: Any, where: str) -> None:
+    capture = getattr(holder, "capture", None)
+    if isinstance(capture, Capture):
+        try:
+            capture.check()
+        except ContractError as error:
+            raise ContractError(f"{where}{error}") from error
