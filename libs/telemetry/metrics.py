@@ -71,6 +71,22 @@ TRAINER_DRIFT_ALARMS = Counter(
 TRAINER_COMMANDS = Counter("clawback_trainer_commands_total", "Rollbacks and promotions applied", ["command"])
 
 # --- policy ------------------------------------------------------------------------------------------------------
+POLICY_REQUESTS = Counter("clawback_policy_requests_total", "Requests by how they ended", ["scenario", "outcome"])
+POLICY_REQUEST_SECONDS = Histogram("clawback_policy_request_seconds", "Whole request", buckets=_LATENCY)
+POLICY_FIRST_TOKEN_SECONDS = Histogram(
+    "clawback_policy_first_token_seconds", "From the request to its first token", buckets=_LATENCY
+)
+POLICY_STEP_SECONDS = Histogram("clawback_policy_step_seconds", "One token for the whole batch", buckets=_LATENCY)
+POLICY_TOKENS = Counter("clawback_policy_tokens_total", "Tokens: prompt, cached (part of prompt), reply", ["kind"])
+POLICY_RUNNING = Gauge("clawback_policy_running_sequences", "Sequences in the batch")
+POLICY_WAITING = Gauge("clawback_policy_waiting_sequences", "Sequences that wait for a place")
+POLICY_KV_TOKENS = Gauge("clawback_policy_kv_tokens", "Tokens of key/value memory in use")
+POLICY_RELOADS = Counter("clawback_policy_reloads_total", "Releases that began to serve", ["scenario"])
+POLICY_REFUSED = Counter("clawback_policy_releases_refused_total", "Releases not served", ["scenario", "reason"])
+POLICY_RELOAD_SECONDS = Histogram("clawback_policy_reload_seconds", "Reading and checking a release", buckets=_LATENCY)
+POLICY_RELEASE_NUMBER = Gauge("clawback_policy_release_number", "Number of the release that serves", ["scenario"])
+POLICY_BEHIND = Gauge("clawback_policy_behind", "1 where another release serves than the log says", ["scenario"])
+POLICY_RESIDENT = Gauge("clawback_policy_resident_releases", "Releases in memory besides the base")
 
 # --- monitor -----------------------------------------------------------------------------------------------------
 MATCH_RATE = Gauge(

@@ -155,7 +155,7 @@ class Decoder:
             end = piece.offset + piece.stop - piece.start
             rows = heads[piece.start : piece.stop]
             cache = piece.pool.data[index, :, piece.slot]  # [2, kv_heads, capacity, head_dim]
-            new = rows[:, s.heads :].unflatten(1, (2, s.kv_heads))  # [rows, 2, kv_heads, head_dim]
+            new = rows[:, s.heads :].view(len(rows), 2, s.kv_heads, s.head_dim)
             cache[:, :, piece.offset : end] = new.permute(1, 2, 0, 3)
             q = rows[:, : s.heads].transpose(0, 1).unsqueeze(0)
             kv = cache[:, None, :, :end]

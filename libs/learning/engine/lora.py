@@ -156,5 +156,5 @@ def _fuse(
     for start, block in blocks:
         b_all[row : row + block.shape[0], start : start + block.shape[1]] = block
         row += block.shape[0]
-    to = {"device": weights.device, "dtype": weights.dtype}
-    return Delta(a=a_all.to(**to).contiguous(), b=b_all.to(**to).contiguous())
+    device, dtype = weights.device, weights.dtype
+    return Delta(a=a_all.to(device, dtype).contiguous(), b=b_all.to(device, dtype).contiguous())

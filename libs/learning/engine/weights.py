@@ -210,7 +210,7 @@ def _reader(directory: Path, dtype: torch.dtype, device: str) -> Reader:
     where: dict[str, Any] = {}
     for path in weight_files(directory):
         try:
-            handle = safe_open(str(path), framework="pt", device="cpu")
+            handle: Any = safe_open(str(path), framework="pt", device="cpu")
         except (OSError, SafetensorError) as error:
             raise ConfigError(f"cannot read {path}: {error}", reason="weights_unreadable") from error
         where |= dict.fromkeys(handle.keys(), handle)

@@ -1,0 +1,7 @@
+"""Entry point of `python -m services.policy`."""
+
+import sys
+
+from services.policy.main import main
+
+sys.exit(main())
