@@ -1,4 +1,4 @@
-"""Which turn the words are about. Pure: from ballots to outcomes per turn, checked against the window that was shown."""
+"""Which turn the words are about. Pure: from ballots to outcomes per turn, within the window that was shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from libs.contracts import EarlierTurn, TurnMatched
+from libs.contracts import EarlierTurn, TurnMatched, Vote
 from libs.feedback.judge import Ballot, Judgement, Question
 from libs.feedback.votes import Outcome, numbers, outcome
 
@@ -44,11 +44,10 @@ def implicit(question: Question) -> Ballot | None:
     return None
 
 
-def within(ballot: Ballot, question: Question) -> Ballot:
-    """The ballot, or an abstention when it judges a turn that was not shown."""
-    if any(question.turn(j.number) is None for j in ballot.judgements):
-        return Ballot(abstained="unknown_target", tokens=ballot.tokens)
-    return ballot
+def unasked(matched: TurnMatched, reason: str) -> Feedback:
+    """The feedback of a turn that no judge was asked about: no vote, and the reason why."""
+    said = Outcome(0, 0, "", "", "", (), (Vote(verdict=None, reason=reason),))
+    return Feedback(feedback_id(matched.turn_id, matched.answered_by, "last"), said, None)
 
 
 def attribute(matched: TurnMatched, question: Question, ballots: Sequence[Ballot]) -> list[Feedback]:

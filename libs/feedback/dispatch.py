@@ -68,8 +68,12 @@ def _record(
 ) -> TurnJudged:
     said = feedback.outcome
     turn = feedback.earlier or matched
+    # Not one valid vote: nobody was asked, which is something else than nothing found.
+    unheard = said.votes[0].reason if said.votes and all(v.verdict is None for v in said.votes) else ""
     weight = weights.of(matched.evidence, said.kind)
-    reason = _reason(said.verdict != 0 or bool(said.hints), weight, turn.capture is not None or not require_capture)
+    reason = _reason(
+        said.verdict != 0 or bool(said.hints), weight, turn.capture is not None or not require_capture, unheard
+    )
     if reason == "no_signal" and spoken and feedback.earlier is None:
         reason = "about_earlier_turn"
     disposition: Literal["train", "dropped"] = "train" if reason == "signal" else "dropped"
@@ -106,9 +110,9 @@ def _record(
     )
 
 
-def _reason(signal: bool, weight: float, captured: bool) -> str:
+def _reason(signal: bool, weight: float, captured: bool, unheard: str) -> str:
     if not signal:
-        return "no_signal"
+        return unheard or "no_signal"
     if weight <= 0:
         return "implicit_only"
     return "signal" if captured else "not_captured"

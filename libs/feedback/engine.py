@@ -1,13 +1,14 @@
-"""One matched turn through a judge: question, votes, attribution, dispatch. The service and the offline form both use it."""
+"""One matched turn through a judge: question, votes, attribution, dispatch. Service and offline form both use it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from libs.contracts import TurnJudged, TurnMatched
-from libs.feedback.attribution import attribute, implicit, within
+from libs.feedback.attribution import attribute, implicit
 from libs.feedback.dispatch import Weights, records
 from libs.feedback.judge import Ballot, Judge, Question
 from libs.feedback.keys import question_key
@@ -16,7 +17,7 @@ from libs.feedback.votes import Rules, collect
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`window` earlier turns are shown. Without `require_capture` a turn that was not captured still counts as signal."""
+    """`window` earlier turns are shown. Without `require_capture` a turn without capture counts as signal, too."""
 
     window: int = 8
     rules: Rules = field(default_factory=Rules)
@@ -25,11 +26,15 @@ class Options:
 
 
 class BallotStore(Protocol):
-    """Keeps ballots by content, so that a redelivery asks no judge again. Losing an entry costs a call, nothing else."""
+    """Keeps ballots by content, so that a redelivery asks no judge again. Losing an entry costs a call, no more."""
 
     async def get(self, key: str) -> list[Ballot] | None: ...
 
     async def put(self, key: str, ballots: Sequence[Ballot]) -> None: ...
+
+
+# Entered only when a judge is really asked: not for implicit evidence, not for stored ballots.
+Around = Callable[[], AbstractAsyncContextManager[None]]
 
 
 def _ignore(ballot: Ballot) -> None:
@@ -43,6 +48,7 @@ async def ballots_for(
     *,
     store: BallotStore | None = None,
     seen: Callable[[Ballot], None] = _ignore,
+    around: Around = nullcontext,
 ) -> list[Ballot]:
     """The ballots on a question: implicit evidence first, then the store, then the judge.
 
@@ -55,7 +61,8 @@ async def ballots_for(
     stored = await store.get(key) if store else None
     if stored is not None:
         return stored
-    ballots = [within(b, question) for b in await collect(judge, question, rules, seen=seen)]
+    async with around():
+        ballots = await collect(judge, question, rules, seen=seen)
     if store:
         await store.put(key, ballots)
     return ballots
@@ -69,13 +76,14 @@ async def judge_turn(
     now: Callable[[], float],
     store: BallotStore | None = None,
     seen: Callable[[Ballot], None] = _ignore,
+    around: Around = nullcontext,
 ) -> list[TurnJudged]:
     """The turns.judged records of one matched turn: one for the turn itself, and one per earlier turn spoken of.
 
     Raises votes.TooFewVotes. `now` gives unix seconds.
     """
     question = Question.of(matched, window=options.window)
-    ballots = await ballots_for(judge, question, options.rules, store=store, seen=seen)
+    ballots = await ballots_for(judge, question, options.rules, store=store, seen=seen, around=around)
     return records(
         matched,
         attribute(matched, question, ballots),

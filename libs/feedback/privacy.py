@@ -6,42 +6,30 @@ import math
 import re
 from collections import Counter
 
+_SECRET_WORDS = r"pass(?:word|wd|phrase)?|secret|token|api[-_ ]?key|пароль|contraseña|clave|passwort|mot de passe"
+_MINE = (
+    r"my name is|i am called|i live (?:at|in|on)|my (?:address|phone|number|birthday|ssn|passport)"
+    r"|меня зовут|я живу|мой (?:адрес|телефон|номер|паспорт)"
+    r"|me llamo|vivo en|mi (?:dirección|teléfono|número)"
+    r"|ich heiße|ich wohne|meine (?:adresse|telefonnummer|nummer)"
+    r"|je m'appelle|j'habite|mon (?:adresse|numéro|téléphone)"
+)
+_PREFIXES = "sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abprs]|AKIA|ASIA|AIza|ya29|hf|npm|pypi"
 _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("email", re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")),
     ("private_key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
-    (
-        "token",
-        re.compile(
-            r"\b(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abprs]|AKIA|ASIA|AIza|ya29|hf|npm|pypi)[-_]?[A-Za-z0-9_-]{12,}"
-        ),
-    ),
+    ("token", re.compile(rf"\b(?:{_PREFIXES})[-_]?[A-Za-z0-9_-]{{12,}}")),
     ("jwt", re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")),
     ("url_credentials", re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/@:]+:[^\s/@]+@", re.IGNORECASE)),
-    (
-        "assigned_secret",
-        re.compile(
-            r"\b(?:pass(?:word|wd|phrase)?|secret|token|api[-_ ]?key|пароль|contraseña|passwort|mot de passe|clave)\b\s*(?:is|was|=|:|es|ist|est|это|-)\s*\S+",
-            re.IGNORECASE,
-        ),
-    ),
+    ("assigned_secret", re.compile(rf"\b(?:{_SECRET_WORDS})\b\s*(?:is|was|=|:|es|ist|est|это|-)\s*\S+", re.IGNORECASE)),
     ("card", re.compile(r"\b(?:\d[ -]?){13,19}\b")),
-    (
-        "phone",
-        re.compile(
-            r"(?<![\w.])\+?\d{1,3}[\s(-]{1,2}\d{2,4}[\s)-]{1,2}\d{2,4}(?:[\s-]?\d{2,4}){0,3}\b|(?<!\w)\+\d{9,15}\b"
-        ),
-    ),
+    ("phone", re.compile(r"(?<![\w.])\+?\d{1,3}[\s(-]{1,2}\d{2,4}[\s)-]{1,2}\d{2,4}(?:[\s-]?\d{2,4}){0,3}\b")),
+    ("phone", re.compile(r"(?<!\w)\+\d{9,15}\b")),
     ("ssn", re.compile(r"\b\d{3}-\d{2}-\d{4}\b")),
     ("iban", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b")),
     ("ip_address", re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")),
     ("home_path", re.compile(r"(?:/home/|/Users/|[A-Z]:\\Users\\)[^\s/\\<]+")),
-    (
-        "name",
-        re.compile(
-            r"\b(?:my name is|i am called|i live (?:at|in|on)|my address|my (?:phone|number|birthday|ssn|passport)|меня зовут|я живу|мой (?:адрес|телефон|номер|паспорт)|me llamo|vivo en|mi (?:dirección|teléfono|número)|ich heiße|ich wohne|meine (?:adresse|telefonnummer|nummer)|je m'appelle|j'habite|mon (?:adresse|numéro|téléphone))\b",
-            re.IGNORECASE,
-        ),
-    ),
+    ("name", re.compile(rf"\b(?:{_MINE})\b", re.IGNORECASE)),
 )
 _CANDIDATE = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 

@@ -124,10 +124,17 @@ async def collect(judge: Judge, question: Question, rules: Rules, *, seen: Calla
     return ballots
 
 
+def within(ballot: Ballot, question: Question) -> Ballot:
+    """The ballot, or an abstention when it judges a turn that was not shown."""
+    if any(question.turn(j.number) is None for j in ballot.judgements):
+        return Ballot(abstained="unknown_target", tokens=ballot.tokens)
+    return ballot
+
+
 async def _vote(judge: Judge, question: Question, index: int, deadline: float) -> Ballot:
     try:
         async with asyncio.timeout_at(deadline):
-            return await judge.vote(question, index)
+            return within(await judge.vote(question, index), question)
     except TimeoutError:
         return Ballot(abstained="turn_timeout", outage=True)
 

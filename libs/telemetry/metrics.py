@@ -38,6 +38,13 @@ GATEWAY_SPOOL_RECORDS = Gauge("clawback_gateway_spool_records", "Records that wa
 # --- matcher -----------------------------------------------------------------------------------------------------
 
 # --- judge -------------------------------------------------------------------------------------------------------
+JUDGED = Counter("clawback_judged_turns_total", "Judged turns", ["scenario", "verdict", "disposition", "reason"])
+JUDGE_VOTES = Counter("clawback_judge_votes_total", "Votes asked for, valid or abstained", ["judge", "outcome"])
+JUDGE_ABSTENTIONS = Counter("clawback_judge_abstentions_total", "Votes without a verdict", ["judge", "reason"])
+JUDGE_UP = Gauge("clawback_judge_up", "1 while the judge's endpoint answers, 0 during an outage")
+JUDGE_TOKENS = Counter("clawback_judge_tokens_total", "Tokens used by judge calls", ["scenario"])
+JUDGE_CACHE = Counter("clawback_judge_cache_total", "Look-ups of votes by content", ["result"])
+JUDGE_SECONDS = Histogram("clawback_judge_turn_seconds", "From a matched turn to its verdict", buckets=_LATENCY)
 
 # --- batcher -----------------------------------------------------------------------------------------------------
 BATCHES = Counter("clawback_batches_total", "Batches by what closed them", ["scenario", "cause"])

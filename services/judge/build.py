@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from libs.feedback.dispatch import Weights
-from libs.feedback.engine import Options
+from libs.feedback.engine import BallotStore, Options
+from libs.feedback.judge import Judge
+from libs.feedback.judges.prm import PrmJudge, Sampling
 from libs.feedback.judges.rules import RulesJudge
+from libs.feedback.recording import RecordedVotes
+from libs.feedback.transport import open_transport
 from libs.feedback.votes import Rules
+from libs.streams.sessions import ScriptStore
 from services.judge.config import JudgeSettings
 from services.judge.handler import JudgeHandler
+from services.judge.state import RedisBallots, TokenBudget
 
 
 def options(settings: JudgeSettings) -> Options:
@@ -28,5 +36,45 @@ def options(settings: JudgeSettings) -> Options:
 
 @asynccontextmanager
 async def open_handler(settings: JudgeSettings) -> AsyncIterator[JudgeHandler]:
-    """The handler with what it needs opened, and closed again."""
-    yield JudgeHandler(RulesJudge(), options(settings), max_attempts=settings.judge_max_attempts)
+    """The handler with what it needs opened, and closed again. The rules judge needs no Redis and no endpoint."""
+    async with AsyncExitStack() as stack:
+        redis: ScriptStore | None = None
+        if settings.judge_kind == "prm" and (settings.judge_cache_ttl_seconds or settings.judge_budget_tokens):
+            redis = ScriptStore(settings.redis_url, max_connections=settings.judge_prm_max_concurrency)
+            stack.push_async_callback(redis.close)
+        judge = await _judge(settings, stack)
+        yield JudgeHandler(
+            judge,
+            options(settings),
+            store=_store(settings, redis, stack),
+            budget=TokenBudget(redis, settings.judge_budget_tokens, settings.judge_budget_window_seconds, time.time),
+            concurrency=settings.judge_prm_max_concurrency,
+            max_attempts=settings.judge_max_attempts,
+        )
+
+
+async def _judge(settings: JudgeSettings, stack: AsyncExitStack) -> Judge:
+    if settings.judge_kind == "rules":
+        return RulesJudge()
+    # A turn holds a slot while its votes run at the same time, so there are as many connections as votes in flight.
+    connections = settings.judge_prm_max_concurrency * settings.judge_votes
+    transport = await stack.enter_async_context(
+        open_transport(settings.judge_prm_url, settings.judge_prm_api_key, max_connections=connections)
+    )
+    return PrmJudge(
+        transport,
+        settings.judge_prm_model,
+        Sampling(settings.judge_prm_temperature, settings.judge_prm_top_p, settings.judge_prm_max_tokens),
+        call_timeout_seconds=settings.judge_prm_call_timeout_seconds,
+        max_prompt_chars=settings.judge_prm_max_prompt_chars,
+        structured=settings.judge_prm_structured,
+    )
+
+
+def _store(settings: JudgeSettings, redis: ScriptStore | None, stack: AsyncExitStack) -> BallotStore | None:
+    store = (
+        RedisBallots(redis, settings.judge_cache_ttl_seconds) if redis and settings.judge_cache_ttl_seconds else None
+    )
+    if not settings.judge_record_votes_path:
+        return store
+    return stack.enter_context(RecordedVotes(Path(settings.judge_record_votes_path), store, replay=False))

@@ -1,7 +1,7 @@
-"""The rules judge: transparent, multilingual, no model. It reads signs in order of strength and says 0 when none is clear.
+"""The rules judge: transparent, multilingual, no model. It reads signs by strength and says 0 when none is clear.
 
-Order: an undo command; a failure report written by a program; a repeated or tightened request; words that reject or ask
-for a change; words that accept; going on to the next thing. Nothing the assistant or a tool wrote is read as words: tool
+Order: an undo command; a repeated or tightened request; words that reject or ask for a change; words that accept; going
+on to the next thing; without words, what programs reported. Nothing that the assistant or a tool wrote is read as words:
 results count by structure (libs.feedback.rules.tools), and machine-written text is never praise.
 """
 

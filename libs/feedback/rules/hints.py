@@ -1,4 +1,4 @@
-"""The hint: a short instruction that, given up front, would have produced the wanted reply. Affirmative where it can be.
+"""The hint: a short instruction that, given up front, would have produced the wanted reply. Affirmative if it can be.
 
 "No lists, no headings" makes a small model worse; "Write the answer as a single paragraph of plain text, without any
 lists." makes it better. So the person's own affirmative words come first, and a bare prohibition is turned round by the

@@ -1,8 +1,8 @@
-"""Language files: data, not code. One TOML file a language under libs/feedback/languages/; adding a file adds a language.
+"""Language files: data, not code. One TOML file a language under libs/feedback/languages/; a new file, a new language.
 
 Every value under [cues] is a list of regular expressions, matched without regard to case on text as `text.plain` leaves
-it (straight quotes, single spaces, Russian е for ё). docs/feedback.md explains each key; a wrong key or an expression that
-does not compile is a ConfigError that names it.
+it (straight quotes, single spaces, no dots on the Russian yo). docs/feedback.md explains each key; a wrong key or an
+expression that does not compile is a ConfigError that names it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CUES = (
 
 @dataclass(frozen=True, slots=True)
 class Aspect:
-    """A property of a reply that people ask for or reject. `instead` is the affirmative form, `without` its negation."""
+    """A property of replies that people reject. `instead` is the affirmative form of the wish, `without` its negation."""
 
     name: str
     match: re.Pattern[str]

@@ -1,4 +1,4 @@
-"""Did the person ask the same thing again? A repeated or tightened request rejects the reply without a word about it."""
+"""Did the person ask the same thing again? A repeated or tightened request rejects the reply without a word on it."""
 
 from __future__ import annotations
 

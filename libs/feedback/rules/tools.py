@@ -28,11 +28,14 @@ _FAILURE = re.compile(
     | ^(?:E\s+|>\s+.*\n?E\s+)?(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning:\ Fatal)\b\s*(?::|$)
     | ^\s*(?:uncaught\ )?(?:\w+\.)*\w*(?:Error|Exception):\s
     | ^(?:fatal|error|panic|npm\ err!|err!|e:)(?:\[\w+\])?[:\s]
-    | ^.{0,120}(?:command\ not\ found|no\ such\ file\ or\ directory|permission\ denied|segmentation\ fault|connection\ refused|timed\ out)\s*$
+    | ^.{0,120}(?:command\ not\ found|no\ such\ file\ or\ directory|permission\ denied)\s*$
+    | ^.{0,120}(?:segmentation\ fault|connection\ refused|timed\ out)\s*$
     | ^.{0,60}\bis\ not\ recognized\ as\ an\ internal\ or\ external\ command
-    | <tool_use_error>|^\s*unhandled\ exception\b|^\s*unknown\ (?:option|command|tool|argument)\b|^\s*invalid\ (?:arguments?|parameters?|input|tool)\b
+    | <tool_use_error>|^\s*unhandled\ exception\b
+    | ^\s*unknown\ (?:option|command|tool|argument)\b|^\s*invalid\ (?:arguments?|parameters?|input|tool)\b
     | ^(?:string\ to\ replace\ )?not\ found\b|^\S+:\d+(?::\d+)?:\s*(?:fatal\ )?(?:error|E\d{3}|F\d{3})\b
-    | ^.{0,40}\b(?:failed|failure)\s*(?:$|[:!])|^(?:=+\ )?(?:FAILED|FAILURES|ERRORS)\b|\bfailed\ to\ (?:match|apply|parse|compile|build|load|start)\b
+    | ^.{0,40}\b(?:failed|failure)\s*(?:$|[:!])|^(?:=+\ )?(?:FAILED|FAILURES|ERRORS)\b
+    | \bfailed\ to\ (?:match|apply|parse|compile|build|load|start)\b
     | ^\#\ fix\ any\ errors\b|\bdid\ not\ conform\ to\b
     """
 )
