@@ -51,6 +51,13 @@ class GatewaySettings(ServiceSettings):
     )
 
     gateway_tokens: str = Field(default="", repr=False, description="JSON object or its file: sha256 -> tenant")
+    gateway_limit_requests_per_minute: float = Field(default=0, ge=0, description="per tenant; 0 means no limit")
+    gateway_limit_concurrent_requests: int = Field(default=0, ge=0, description="per tenant; 0 means no limit")
+    gateway_redaction: bool = True
+    gateway_redaction_rules: str = Field(default="", description="comma-separated files with further rules")
+    gateway_redaction_phone_regions: str = Field(default="US,GB", description="for numbers written without +")
+    gateway_redaction_key: str = Field(default="", repr=False, description="keys the marks; made and kept if empty")
+    gateway_redaction_cache_dir: str = Field(default="", description="compiled rules; the system's cache if empty")
     gateway_forward_credentials: bool = Field(default=False, description="pass the client's own key upstream")
     gateway_tls_cert_file: str | None = None
     gateway_tls_key_file: str | None = None
@@ -75,6 +82,11 @@ class GatewaySettings(ServiceSettings):
     @property
     def retry_statuses(self) -> frozenset[int]:
         return frozenset(int(s) for s in self.gateway_retry_statuses.split(",") if s.strip())
+
+    @property
+    def key_file(self) -> Path:
+        """Where the redaction key is kept when none is given."""
+        return self.spool_dir / "redaction.key"
 
     def routes(self) -> dict[str, Route]:
         """Scenario to route. Raises ConfigError that names the scenario and the field."""

@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 
 from libs.dialects.hints import recorded_headers
 from libs.telemetry import metrics
-from services.gateway.access import Access
+from services.gateway.access import Access, Caller
 from services.gateway.capture import CaptureFilter, capture_for
 from services.gateway.config import GatewaySettings
 from services.gateway.errors import RejectedError, error_body, error_response
@@ -29,6 +29,7 @@ from services.gateway.upstream import Target, Upstreams
 
 EXCHANGE_HEADER = "x-clawback-exchange-id"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve = Callable[[web.Request, str, Caller], Awaitable[web.StreamResponse]]
 
 
 class Proxy:
@@ -49,15 +50,13 @@ class Proxy:
         """Any other route: nothing is read, nothing is kept."""
         return await self._measured(request, request.path, self._pass)
 
-    async def _measured(
-        self, request: web.Request, path: str, serve: Callable[[web.Request, str], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _measured(self, request: web.Request, path: str, serve: Serve) -> web.StreamResponse:
         route = path if serve == self._exchange else "other"
         started, status = time.perf_counter(), 499
         metrics.GATEWAY_OPEN.inc()
         try:
-            with self._access.admit(request):
-                response = await serve(request, path)
+            with self._access.admit(request) as caller:
+                response = await serve(request, path, caller)
             status = response.status
             return response
         except RejectedError as error:
@@ -77,16 +76,16 @@ class Proxy:
             forward_credentials=self._settings.gateway_forward_credentials,
         )
 
-    async def _exchange(self, request: web.Request, path: str) -> web.StreamResponse:
-        scenario = self._access.scenario(request.headers.get(SCENARIO))
+    async def _exchange(self, request: web.Request, path: str, caller: Caller) -> web.StreamResponse:
+        scenario = self._access.scenario(caller, request.headers.get(SCENARIO))
         target = self._upstreams.target(scenario)
-        body = await self._access.body(request)
+        body = await self._access.body(caller, request)
         headers = self._headers(request, target)
         keep = request.headers.get(RECORD_OFF, "").strip().lower() not in ("off", "false", "0", "no")
         exchange = Exchange(
             path=path,
             scenario=scenario,
-            tenant=self._access.tenant(request),
+            tenant=caller.tenant,
             headers=recorded_headers(request.headers.items()),
             body=body,
             content_encoding=request.headers.get("content-encoding", ""),
@@ -111,10 +110,10 @@ class Proxy:
             recording.client_gone()
             raise
         async with upstream:
-            return await self._answer(request, upstream, recording)
+            return await self._answer(request, upstream, recording, caller)
 
     async def _answer(
-        self, request: web.Request, upstream: aiohttp.ClientResponse, recording: Recording
+        self, request: web.Request, upstream: aiohttp.ClientResponse, recording: Recording, caller: Caller
     ) -> web.StreamResponse:
         headers = client_headers(upstream.headers.items())
         headers[EXCHANGE_HEADER] = recording.exchange_id
@@ -122,7 +121,7 @@ class Proxy:
         try:
             if upstream.status < 400 and recording.streamed:
                 return await self._stream(request, upstream, headers, recording)
-            return await self._plain(request, upstream, headers, recording)
+            return await self._plain(upstream, headers, recording, caller)
         except asyncio.CancelledError:
             recording.client_gone()
             raise
@@ -133,10 +132,10 @@ class Proxy:
 
     async def _plain(
         self,
-        request: web.Request,
         upstream: aiohttp.ClientResponse,
         headers: CIMultiDict[str],
         recording: Recording,
+        caller: Caller,
     ) -> web.StreamResponse:
         try:
             body = await upstream.read()
@@ -145,7 +144,7 @@ class Proxy:
             await recording.failed(error_body(recording.path, rejected))
             raise rejected from error
         if upstream.status >= 400:
-            body = scrub(body, headers, (*self._upstreams.secrets, *self._access.secrets(request)))
+            body = scrub(body, headers, (*self._upstreams.secrets, caller.token))
         body = await recording.whole(body)
         headers.popall("content-length", None)
         return web.Response(status=upstream.status, reason=upstream.reason, headers=headers, body=body)
@@ -180,14 +179,14 @@ class Proxy:
         await response.write_eof()
         return response
 
-    async def _pass(self, request: web.Request, _path: str) -> web.StreamResponse:
-        target = self._upstreams.target(self._access.scenario(request.headers.get(SCENARIO)))
+    async def _pass(self, request: web.Request, _path: str, caller: Caller) -> web.StreamResponse:
+        target = self._upstreams.target(self._access.scenario(caller, request.headers.get(SCENARIO)))
         headers = self._headers(request, target)
-        body: object = await self._access.body(request) if request.body_exists else None
+        body: object = await self._access.body(caller, request) if request.body_exists else None
         async with await self._upstreams.call(target, request.method, request.raw_path, headers, body) as upstream:
             answer = client_headers(upstream.headers.items())
             if upstream.status >= 400:
-                text = scrub(await upstream.read(), answer, (*self._upstreams.secrets, *self._access.secrets(request)))
+                text = scrub(await upstream.read(), answer, (*self._upstreams.secrets, caller.token))
                 answer.popall("content-length", None)
                 return web.Response(status=upstream.status, reason=upstream.reason, headers=answer, body=text)
             response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=answer)

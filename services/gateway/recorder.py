@@ -16,6 +16,7 @@ from libs.contracts.traffic_raw import Outcome
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.gateway.encoding import decompress
+from services.gateway.redaction import Redactor
 from services.gateway.spool import Spool, SpoolFullError
 
 log = get_logger("gateway.recorder")
@@ -35,7 +36,8 @@ class Exchange:
     content_encoding: str = ""
     received_at: float = field(default_factory=time.time)
     exchange_id: str = field(default_factory=lambda: str(uuid_utils.uuid7()))
-    request: Any = None  # the decoded body, once prepared
+    request: Any = None  # the decoded and redacted body, once prepared
+    redacted: bool = False
     prepared: bool = False
     recorded: bool = False
 
@@ -61,8 +63,10 @@ class Recorder:
         key_of: Callable[[TrafficRaw], str],
         wake: Callable[[], None],
         wait_seconds: float,
+        redactor: Redactor | None = None,
     ) -> None:
         self._spool, self._key_of, self._wake, self._wait_seconds = spool, key_of, wake, wait_seconds
+        self._redactor = redactor
         self._tasks: set[asyncio.Task[None]] = set()
 
     def prepare(self, exchange: Exchange) -> None:
@@ -112,13 +116,26 @@ class Recorder:
         self._write(exchange, served, lambda: built)
 
     def _prepare(self, exchange: Exchange) -> None:
-        if not exchange.prepared:
-            exchange.request = msgspec.json.decode(decompress(exchange.body, exchange.content_encoding))
-            exchange.prepared = True
+        if exchange.prepared:
+            return
+        body = msgspec.json.decode(decompress(exchange.body, exchange.content_encoding))
+        exchange.request, exchange.redacted = self._redact(body)
+        exchange.headers, _ = self._redact(dict(exchange.headers))
+        exchange.prepared = True
+
+    def _redact(self, value: Any) -> tuple[Any, bool]:
+        if self._redactor is None:
+            return value, False
+        clean, kinds = self._redactor.redact(value)
+        for kind, count in kinds.items():
+            metrics.GATEWAY_REDACTIONS.labels(kind).inc(count)
+        return clean, bool(kinds)
 
     def _build(self, exchange: Exchange, served: Served) -> tuple[bytes, bytes]:
-        """Key and value of the record."""
+        """Key and value of the record. Redacted text would not be what the captured tokens say: no capture then."""
         self._prepare(exchange)
+        response, redacted = self._redact(served.response)
+        exchange.redacted = exchange.redacted or redacted
         record = TrafficRaw(
             exchange_id=exchange.exchange_id,
             scenario=exchange.scenario,
@@ -128,10 +145,10 @@ class Recorder:
             path=exchange.path,
             headers=dict(exchange.headers),
             request=exchange.request,
-            response=served.response,
+            response=response,
             outcome=served.outcome,
             release_id=served.release_id or BASE_RELEASE,
-            capture=served.capture,
+            capture=None if exchange.redacted else served.capture,
         )
         return self._key_of(record).encode(), encode(record)
 
@@ -140,9 +157,9 @@ class Recorder:
             return
         exchange.recorded = True
         metrics.GATEWAY_EXCHANGES.labels(served.outcome).inc()
-        if served.capture is None:
-            reason = served.no_capture if served.outcome == "completed" else "not_completed"
-            metrics.GATEWAY_UNTRAINABLE.labels(reason).inc()
+        if exchange.redacted or served.capture is None:
+            reason = served.no_capture if served.capture is None else "redacted"
+            metrics.GATEWAY_UNTRAINABLE.labels(reason if served.outcome == "completed" else "not_completed").inc()
         metrics.GATEWAY_SPOOL_RECORDS.set(self._spool.records)
         metrics.GATEWAY_SPOOL_BYTES.set(self._spool.size)
         self._wake()

@@ -21,6 +21,7 @@ from services.gateway.config import GatewaySettings
 from services.gateway.proxy import Proxy
 from services.gateway.publisher import Publisher, kafka_producer
 from services.gateway.recorder import Recorder
+from services.gateway.redaction.setup import redactor
 from services.gateway.spool import Spool
 from services.gateway.upstream import Upstreams
 
@@ -46,6 +47,7 @@ class Gateway:
             key_of=partition_key,
             wake=self.publisher.wake,
             wait_seconds=settings.gateway_record_wait_seconds,
+            redactor=redactor(settings),
         )
         self.upstreams = Upstreams(settings)
         self.proxy = Proxy(settings, self.upstreams, self.recorder, Access(settings))
