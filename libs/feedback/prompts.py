@@ -34,9 +34,9 @@ Usually the words are about turn {number}. Grade an earlier turn (its number) on
 and then grade turn {number} as well (0 when nothing is said about it).
 
 rejected: what was unwanted, in a few words. preserved: what is to be kept. Empty when nothing was said.
-hint: when the person says how the reply should have been, one or two short sentences that, added to the request, would \
-have produced it. Affirmative ("Write one paragraph of plain text."), in the person's language, general, without names, \
-numbers of accounts, addresses, passwords or other personal data. Otherwise empty.
+hint: when the person says how the reply should have been, one or two short sentences that, added to the request, \
+would have produced it. Affirmative ("Write one paragraph of plain text."), in the person's language, general, without \
+names, numbers of accounts, addresses, passwords or other personal data. Otherwise empty.
 ground: your reason in at most 15 words.
 
 Answer with one JSON object and nothing after it:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 
 class FairSlots:
-    """`limit` slots. A scenario with a thousand waiting turns delays another one's next turn by one slot, not by all."""
+    """`limit` slots. A scenario with a thousand turns waiting delays another one's next turn by one, not by all."""
 
     def __init__(self, limit: int) -> None:
         self._free = limit

@@ -56,7 +56,7 @@ CUES = (
 
 @dataclass(frozen=True, slots=True)
 class Aspect:
-    """A property of replies that people reject. `instead` is the affirmative form of the wish, `without` its negation."""
+    """A property of replies that people reject. `instead` is the wish put affirmatively."""
 
     name: str
     match: re.Pattern[str]
