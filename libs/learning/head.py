@@ -38,7 +38,7 @@ class _TokenStats(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, base_logits: Tensor | None, target: Tensor, candidates: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        logp = _log_softmax_(logits.detach().float())
+        logp = _log_softmax_(_wide(logits.detach()))
         p = logp.exp()
         entropy = -torch.linalg.vecdot(p, logp)
         target_logp = logp.gather(1, target.unsqueeze(1)).squeeze(1)
@@ -46,7 +46,7 @@ class _TokenStats(torch.autograd.Function):
         if base_logits is None:
             gap, kl = None, torch.zeros_like(entropy)
         else:
-            gap = torch.sub(logp, _log_softmax_(base_logits.detach().float()), out=logp)
+            gap = torch.sub(logp, _log_softmax_(_wide(base_logits.detach())), out=logp)
             kl = torch.linalg.vecdot(p, gap)
         ctx.save_for_backward(p, gap, kl, target, candidates)
         ctx.dtype = logits.dtype
@@ -62,6 +62,11 @@ class _TokenStats(torch.autograd.Function):
         out.scatter_add_(1, target.unsqueeze(1), g.unsqueeze(1))
         out.scatter_add_(1, candidates, g_candidates)
         return out.to(ctx.dtype), None, None, None
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """At least float32: a softmax over a vocabulary in bfloat16 would lose the small probabilities."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _log_softmax_(logits: Tensor) -> Tensor:
@@ -95,7 +100,7 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> Tensor:
         grad_hidden = torch.zeros_like(hidden)
         grad_params = [torch.zeros_like(p) for p in params]
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
         for rows in chunks(hidden.shape[0], chunk_rows):
             with torch.enable_grad():
                 part = hidden[rows].detach().requires_grad_()

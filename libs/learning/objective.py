@@ -115,7 +115,7 @@ def objective(
         old = student.candidate_logp.detach() if targets.old_candidate_logp is None else targets.old_candidate_logp
         mask = targets.candidate_mask & (~targets.anchor | (config.anchor_coef > 0)).unsqueeze(-1)
         terms, clipped = distillation_loss(student.candidate_logp, old, targets.teacher_logp, mask, clip, config.clamp)
-        pull = torch.where(targets.anchor, config.anchor_coef, 1.0).to(terms.dtype)
+        pull = torch.ones_like(terms).masked_fill(targets.anchor, config.anchor_coef)
         opd = (weight * pull * terms).sum()
         loss = loss + config.w_opd * opd
         parts |= {"loss_opd": opd.detach(), "clipped_opd": (targets.token_weight * clipped).sum()}
@@ -134,7 +134,7 @@ def _used(config: ObjectiveConfig, *names: str) -> dict[str, float]:
 
 
 # How much each coefficient is moved to see whether the loss notices.
-_NUDGE = 1.25
+_NUDGE = 0.8
 
 
 def check_coefficients(config: ObjectiveConfig) -> None:

@@ -19,24 +19,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from libs.learning.distill import choose_hint, member
-from libs.learning.head import chunked_loss, chunks, token_stats
+from libs.learning.head import chunked_loss, token_stats
 from libs.learning.model import Policy
 from libs.learning.objective import ObjectiveConfig, Student, Targets, objective
 from libs.learning.packing import pack, plan_packs
-from libs.learning.samples import TrainSample, candidates
-
-
-@dataclass(frozen=True, slots=True)
-class StepConfig:
-    """How the step is computed; none of these change what it computes, except the first three."""
-
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    chunk_rows: int = 128
-    pack_tokens: int = 4096
-    share_prefixes: bool = True
+from libs.learning.samples import TrainSample
+from libs.learning.teacher import StepConfig, Teacher, sample_targets, teacher_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +35,6 @@ class StepResult:
     reason: str
     metrics: dict[str, float]
     logp: dict[str, list[float]] = field(default_factory=dict)  # feedback id -> log pi of its tokens before the step
-
-
-@dataclass(frozen=True, slots=True)
-class _Teacher:
-    """The base's answers for one sample. T = its response tokens."""
-
-    plain: Tensor | None  # hidden states [T, D] under the un-hinted prompt
-    student_logp: Tensor  # [H, T, K] at the captured candidates
-    top_ids: Tensor  # int64 [H, T, K], each hint's own top-K
-    top_logp: Tensor  # [H, T, K]
 
 
 def run_step(
@@ -111,110 +89,11 @@ def _response_rows(rows: object, sample: TrainSample) -> Tensor:
     return torch.as_tensor(rows)[len(sample.prompt_ids) - 1 :]
 
 
-def teacher_pass(
-    policy: Policy, samples: Sequence[TrainSample], config: ObjectiveConfig, step: StepConfig
-) -> list[_Teacher]:
-    """The frozen base over all the prompts that a term of the objective needs."""
-    jobs: list[tuple[int, int | None]] = []  # (sample, hint or None for the un-hinted prompt)
-    for i, s in enumerate(samples):
-        anchored = not s.hint_prompts and config.anchor_coef > 0 and config.w_opd > 0
-        if config.kl_coef > 0 or anchored:
-            jobs.append((i, None))
-        if config.w_opd > 0:
-            jobs += [(i, h) for h in range(len(s.hint_prompts))]
-    sequences = [_sequence(samples[i], h) for i, h in jobs]
-    plain: dict[int, Tensor] = {}
-    graded: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
-    with torch.no_grad():
-        for members in plan_packs(sequences, step.pack_tokens):
-            layout = pack([sequences[j] for j in members], share=step.share_prefixes, device=policy.device)
-            hidden = policy.hidden(layout, base=True)
-            for j, rows in zip(members, layout.rows, strict=True):
-                i, hint = jobs[j]
-                own = hidden[torch.as_tensor(rows[-len(samples[i].response_ids) :]).to(policy.device)]
-                if hint is None:
-                    plain[i] = own
-                if hint is not None or (not samples[i].hint_prompts and config.anchor_coef > 0 and config.w_opd > 0):
-                    graded[i, hint or 0] = _grade(policy, own, samples[i], config, step)
-    return [_collect(i, s, plain, graded, policy, config) for i, s in enumerate(samples)]
-
-
-def _sequence(sample: TrainSample, hint: int | None) -> tuple[int, ...]:
-    prompt = sample.prompt_ids if hint is None else sample.hint_prompts[hint]
-    return (*prompt, *sample.response_ids[:-1])
-
-
-def _grade(
-    policy: Policy, hidden: Tensor, sample: TrainSample, config: ObjectiveConfig, step: StepConfig
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log pi_T at the captured candidates [T, K], the teacher's own top-K ids [T, K] and their log-probabilities."""
-    ids, _ = candidates(sample, config.top_k, policy.vocab_size)
-    at = torch.from_numpy(ids).to(policy.device)
-    outs = []
-    for rows in chunks(hidden.shape[0], step.chunk_rows):
-        logits = policy.head(hidden[rows], base=True).float()
-        norm = logits.logsumexp(-1, keepdim=True)
-        top = logits.topk(config.top_k, dim=-1)
-        outs.append((logits.gather(1, at[rows]) - norm, top.indices, top.values - norm))
-    a, b, c = zip(*outs, strict=True)
-    return torch.cat(a), torch.cat(b), torch.cat(c)
-
-
-def _collect(
-    i: int,
-    sample: TrainSample,
-    plain: dict[int, Tensor],
-    graded: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]],
-    policy: Policy,
-    config: ObjectiveConfig,
-) -> _Teacher:
-    mine = [graded[key] for key in sorted(k for k in graded if k[0] == i)]
-    if not mine:
-        shape = (1, len(sample.response_ids), config.top_k)
-        nothing = torch.zeros(shape, device=policy.device)
-        return _Teacher(plain.get(i), nothing, nothing.long(), nothing)
-    return _Teacher(
-        plain.get(i),
-        torch.stack([m[0] for m in mine]),
-        torch.stack([m[1] for m in mine]),
-        torch.stack([m[2] for m in mine]),
-    )
-
-
-def sample_targets(
-    sample: TrainSample, teacher: _Teacher, batch: int, config: ObjectiveConfig, vocab_size: int
-) -> Targets:
-    """The loss's inputs for one sample of a batch of `batch` samples: hint chosen, candidate set cut out."""
-    device = teacher.student_logp.device
-    tokens = len(sample.response_ids)
-    found, valid = candidates(sample, config.top_k, vocab_size)
-    ids, mask = torch.from_numpy(found).to(device), torch.from_numpy(valid).to(device)
-    lengths = [len(p) for p in sample.hint_prompts] or [0]
-    chosen = choose_hint(config.selection, ids, mask, teacher.top_ids, lengths)
-    at = torch.arange(tokens, device=device)
-    top_ids, logp = teacher.top_ids[chosen, at], teacher.student_logp[chosen, at]
-    if config.subset == "overlap":
-        mask = member(ids, mask, top_ids)
-    elif config.subset == "teacher":
-        ids, logp, mask = top_ids, teacher.top_logp[chosen, at], torch.ones_like(mask)
-    return Targets(
-        advantage=torch.full((tokens,), sample.reward, device=device),
-        token_weight=torch.full((tokens,), 1.0 / (batch * tokens), device=device),
-        sample_weight=torch.full((tokens,), sample.weight, device=device),
-        anchor=torch.full((tokens,), not sample.hint_prompts, device=device),
-        old_logp=None,
-        candidate_ids=ids,
-        candidate_mask=mask,
-        teacher_logp=logp,
-        old_candidate_logp=None,
-    )
-
-
 def _pack_loss(
     policy: Policy,
     hidden: Tensor,
     samples: Sequence[TrainSample],
-    teachers: Sequence[_Teacher],
+    teachers: Sequence[Teacher],
     batch: int,
     config: ObjectiveConfig,
     step: StepConfig,
@@ -245,3 +124,6 @@ def _pack_loss(
     lengths = [len(s.response_ids) for s in samples]
     own = {s.feedback_id: t.tolist() for s, t in zip(samples, torch.split(logp, lengths), strict=True)}
     return loss, parts, own, used
+
+
+__all__ = ["StepConfig", "StepResult", "accumulate", "run_step"]
