@@ -58,5 +58,6 @@ class TurnMatched(Record, frozen=True, kw_only=True):
     received_at: float  # of the turn's request
     completed_at: float  # of the turn's reply
     answered_at: float  # of the answering request
+    repeat_of: str | None = None  # offline only: the answer is a retry of this one, whose binding counts; never judged
     earlier: list[EarlierTurn]
     capture: Capture | None = None

@@ -36,6 +36,14 @@ GATEWAY_SPOOL_BYTES = Gauge("clawback_gateway_spool_bytes", "Bytes that wait for
 GATEWAY_SPOOL_RECORDS = Gauge("clawback_gateway_spool_records", "Records that wait for the broker")
 
 # --- matcher -----------------------------------------------------------------------------------------------------
+EXCHANGES = Counter("clawback_exchanges_total", "Exchanges by class and why unbound", ["scenario", "class", "reason"])
+MATCHED_TURNS = Counter("clawback_matched_turns_total", "Turns bound to an answer", ["scenario", "rule", "evidence"])
+SESSIONS_CLOSED = Counter("clawback_sessions_closed_total", "Sessions that the matcher forgot", ["cause"])
+ANSWER_GAP_SECONDS = Histogram(
+    "clawback_answer_gap_seconds",
+    "From a reply to its answer; compare with matcher_ttl_seconds",
+    buckets=(0.1, 1, 10, 60, 300, 1800, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600, 7 * 24 * 3600),
+)
 
 # --- judge -------------------------------------------------------------------------------------------------------
 JUDGED = Counter("clawback_judged_turns_total", "Judged turns", ["scenario", "verdict", "disposition", "reason"])

@@ -1,0 +1,115 @@
+"""Match a log offline: `python -m libs.matching --input traffic.jsonl --output matched.jsonl ...`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from libs.contracts import TrafficRaw, encode
+from libs.errors import ContractError
+from libs.matching.matcher import Matcher, Outcome
+from libs.matching.memory import MemoryStore
+from libs.matching.plan import Limits
+from libs.matching.reading import read_record
+from libs.matching.report import Report, score
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    ap = argparse.ArgumentParser(prog="clawback match", description="Bind served replies to what answered them.")
+    ap.add_argument("--input", required=True, nargs="+", type=Path, help="traffic.raw records, JSONL")
+    ap.add_argument("--output", type=Path, help="turns.matched records, one a binding")
+    ap.add_argument("--exchanges", type=Path, help="exchanges.classified records, one an exchange")
+    ap.add_argument("--report", type=Path, help="counts (and scores) as JSON; without it they are printed")
+    ap.add_argument("--labels", nargs="*", type=Path, default=[], help="ground truth: exchange_id, kind, answers")
+    ap.add_argument("--ttl-seconds", type=float, default=Limits().ttl_seconds)
+    ap.add_argument("--implicit", action="store_true", help="write regenerations and edits as bindings too")
+    return ap
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, or 2 when a file cannot be read."""
+    args = parser().parse_args(argv)
+    try:
+        report = asyncio.run(_run(args))
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    text = json.dumps(report, indent=2, ensure_ascii=False)
+    if args.report:
+        args.report.write_text(text + "\n", encoding="utf-8")
+    else:
+        print(text)
+    return 0
+
+
+async def _run(args: argparse.Namespace) -> dict[str, Any]:
+    limits = Limits(ttl_seconds=args.ttl_seconds, tombstone_seconds=max(Limits().tombstone_seconds, args.ttl_seconds))
+    report = Report()
+    records = _read(args.input, report)
+    pairs: set[tuple[str, str]] = set()
+    classes: dict[str, str] = {}
+    with _Lines(args.output) as matched, _Lines(args.exchanges) as exchanges:
+        async for outcome in replay(records, limits):
+            report.add(outcome.bindings, outcome.classified, outcome.result.level)
+            for binding in outcome.bindings:
+                if binding.evidence == "next_state":
+                    pairs.add((binding.turn_id, binding.answered_by))
+                if args.implicit or binding.evidence == "next_state":
+                    matched.write(encode(binding))
+            for one in outcome.classified:
+                classes[one.exchange_id] = one.exchange_class
+                exchanges.write(encode(one))
+    out = report.as_dict(args.ttl_seconds)
+    if args.labels:
+        labels = [json.loads(line) for p in args.labels for line in p.read_bytes().splitlines() if line.strip()]
+        out["scores"] = score(pairs, classes, labels).as_dict()
+    return out
+
+
+async def replay(records: Iterable[TrafficRaw], limits: Limits) -> AsyncIterator[Outcome]:
+    """Match records in the order in which a gateway would have written them: by the time they were complete."""
+    matcher = Matcher(MemoryStore(), limits)
+    for record in sorted(records, key=lambda r: (r.completed_at, r.received_at, r.exchange_id)):
+        yield await matcher.match(record)
+
+
+def _read(paths: Sequence[Path], report: Report) -> Iterator[TrafficRaw]:
+    for path in paths:
+        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                yield read_record(line)
+            except ContractError as error:
+                report.unreadable += 1
+                print(f"{path}:{number}: left out: {error}", file=sys.stderr)
+
+
+class _Lines:
+    """A JSONL file, or nowhere."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = path.open("wb") if path else None
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
+
+    def write(self, line: bytes) -> None:
+        if self._file:
+            self._file.write(line + b"\n")
+
+
+__all__ = ["Outcome", "main", "replay"]
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""Which served reply a request answers: the rules in order, over what the state knows. Pure.
+
+state.lua is the same text for Redis; tests run both on the same traffic and compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from libs.matching.plan import Limits, Plan, Slot
+
+
+@dataclass(slots=True)
+class Candidate:
+    """What is remembered of an exchange whose reply may be answered."""
+
+    id: str
+    now: float
+    done: float
+    delivered: bool
+    outcome: str
+    session: str  # the conversation's name
+    named: str  # the session that the request named itself, or ""
+    kind: str  # main | side | compaction
+    same: str
+    prompt: str
+    calls: bool
+    ids: list[str]
+    previous: str = ""  # the turn that it answered
+    bound: str = ""  # the turn it is bound to in a record that was given out
+    answered: list[str] = field(default_factory=list)  # main exchanges that answered it, oldest first
+
+
+class View(Protocol):
+    """What the rules read."""
+
+    def under(self, key: str) -> Sequence[Candidate]:
+        """The exchanges remembered under a key, newest first."""
+        ...
+
+    def get(self, exchange_id: str) -> Candidate | None: ...
+
+    def kept(self, exchange_id: str) -> bool:
+        """Is the exchange's request still held? What is left of an expired one cannot be given out."""
+        ...
+
+    def marked(self, key: str) -> bool: ...
+
+    def newest(self, session: str) -> Candidate | None:
+        """The newest main turn of a session whose requests bring no history."""
+        ...
+
+
+@dataclass(slots=True)
+class Choice:
+    """The candidate whose reply is answered (None: see reason), and how it was found."""
+
+    found: Candidate | None = None
+    level: str = ""
+    at: int = -1
+    narrowed: bool = False
+    reason: str = "first_request"
+
+
+def eligible(plan: Plan, limits: Limits, one: Candidate) -> bool:
+    """Could this exchange's reply have been read by the sender of the request?"""
+    return (
+        one.id != plan.id
+        and one.delivered
+        and one.now < plan.now
+        and one.done <= plan.now + limits.slack_seconds
+        and (not plan.same or one.same != plan.same)
+    )
+
+
+def choose(plan: Plan, limits: Limits, view: View) -> Choice:
+    """The strongest rule that finds exactly one reply. Ambiguity abstains."""
+    if plan.previous:
+        found = _pick(plan, limits, view, plan.previous, "response", -1)
+        return found or Choice(reason="reply_not_served")
+    for key in plan.dropped:
+        found = _pick(
+            plan, limits, view, key, "dropped", -1, lambda c: c.outcome != "upstream_error" and c.kind == "main"
+        )
+        if found and found.found:
+            return found
+    choice = _by_slots(plan, limits, view)
+    if choice.found is None and plan.bridge:
+        level = "bridge" if plan.kind == "main" else "lines"  # a summary goes on, a side call quotes what was said
+        bridged = _by_lines(plan, limits, view, [plan.bridge], level, -1)
+        if bridged.found:
+            return bridged
+    if choice.found is None and plan.bare:
+        return _bare(plan, limits, view)
+    return choice
+
+
+def _by_slots(plan: Plan, limits: Limits, view: View) -> Choice:
+    """The newest assistant message that was served; only texts that clients put in themselves are passed over."""
+    for at, slot in enumerate(plan.slots):
+        found = _in_slot(plan, limits, view, slot, at)
+        if found and found.found:
+            return found
+        if not slot.filler and not view.marked(slot.mark):
+            pieces = _by_lines(plan, limits, view, _row(plan.slots, at), "lines", at)
+            return pieces if pieces.found or found is None else found
+    return Choice(reason="reply_not_served" if plan.slots else "first_request")
+
+
+def _row(slots: Sequence[Slot], at: int) -> list[list[str]]:
+    """The lines of a slot and of those in a row with it, newest first."""
+    return [s.lines for s in slots[at:] if s.run == slots[at].run]
+
+
+def _in_slot(plan: Plan, limits: Limits, view: View, slot: Slot, at: int) -> Choice | None:
+    for level, key in slot.probes:
+        found = _pick(plan, limits, view, key, level, at)
+        if found:
+            return found
+    return None
+
+
+def _pick(
+    plan: Plan,
+    limits: Limits,
+    view: View,
+    key: str,
+    level: str,
+    at: int,
+    also: Callable[[Candidate], bool] = lambda _: True,
+) -> Choice | None:
+    """The one exchange under a key; None when there is none, a choice without `found` when several remain."""
+    those = [c for c in view.under(key) if eligible(plan, limits, c) and also(c)]
+    if not those:
+        return None
+    return _narrow(plan, those, level, at)
+
+
+def _narrow(plan: Plan, those: list[Candidate], level: str, at: int) -> Choice:
+    """Tell candidates apart by what does not decide by itself: ids, session, kind, prompt, who is answered already."""
+    if len(those) == 1:
+        return Choice(those[0], level, at)
+    tests: list[Callable[[Candidate], bool]] = [
+        lambda c: any(i in plan.seen for i in c.ids),
+        lambda c: bool(plan.session) and c.session == plan.session,
+        lambda c: c.kind == "main",
+        lambda c: c.prompt == plan.prompt,
+        lambda c: not c.answered,
+    ]
+    for test in tests:
+        kept = [c for c in those if test(c)]
+        if kept:
+            those = kept
+    one = those[0]
+    if len(those) == 1 or all(c.session == one.session and c.named == one.named for c in those):
+        return Choice(one, level, at, narrowed=True)
+    return Choice(reason="ambiguous")
+
+
+def _by_lines(plan: Plan, limits: Limits, view: View, groups: Sequence[Sequence[str]], level: str, at: int) -> Choice:
+    """The exchange that most lines come from. Groups are added until one leads; a lead of one common line is none."""
+    votes: dict[str, int] = {}
+    known: dict[str, Candidate] = {}
+    sure = False
+    for group in groups:
+        for key in group:
+            under = view.under(key)
+            those = [c for c in under if eligible(plan, limits, c) and (level != "bridge" or c.kind == "compaction")]
+            sure = sure or (len(those) == 1 and len(under) == 1)
+            for c in those:
+                votes[c.id] = votes.get(c.id, 0) + 1
+                known[c.id] = c
+        most = max(votes.values(), default=0)
+        lead = sorted((known[i] for i, n in votes.items() if n == most), key=lambda c: (-c.now, c.id))
+        if most >= 2 or (most == 1 and sure):
+            found = _narrow(plan, lead, level, at)
+            if found.found:
+                return found
+    return Choice(reason="ambiguous" if votes else "reply_not_served")
+
+
+def _bare(plan: Plan, limits: Limits, view: View) -> Choice:
+    """A request without history answers the newest main turn of its session, if that session never brings any."""
+    newest = view.newest(plan.session) if plan.session else None
+    if newest is None or not eligible(plan, limits, newest) or newest.prompt != plan.prompt:
+        return Choice(reason="first_request")
+    if newest.calls != plan.results:
+        return Choice(reason="first_request")
+    return Choice(newest, "newest", -1)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Class, kind and reason of an exchange once its turn is chosen."""
+
+    kind: str  # main | side | compaction: what later exchanges inherit
+    label: str  # the exchange class
+    reason: str
+    turn: Candidate | None  # bound in a record
+    previous: Candidate | None  # what it follows, bound or not
+    repeats: str = ""
+    rejects: str = ""
+
+
+def classify(plan: Plan, limits: Limits, view: View, choice: Choice, delegated: bool) -> Verdict:
+    """Put an exchange into its class and decide whether its binding counts."""
+    found = choice.found
+    if found and found.kind == "compaction":  # a summary in the reply's place: go on from what it summed up
+        choice.level = "bridge"
+        before = view.get(found.previous) if found.previous else None
+        if before is None and plan.kind == "main" and not delegated:
+            return Verdict("main", "main", "summary_without_turn", None, None)
+        found = before
+    if plan.kind != "main":
+        return Verdict(plan.kind, plan.kind, plan.reason, None, found)
+    if delegated:
+        return Verdict("side", "side", "sub_agent", None, found)
+    if found and found.kind == "side":
+        return Verdict("side", "side", "side_thread", None, found)
+    again = _same_before(plan, view)
+    label, repeats, rejects = _again(plan, again, found)
+    if label == "main" and found and _edited(plan, view, found):
+        label, rejects = "branch", found.answered[-1]
+    if found is None:
+        return Verdict("main", label, choice.reason, None, None, "", rejects)
+    if plan.now - found.done > limits.ttl_seconds or not view.kept(found.id):
+        return Verdict("main", label, "expired", None, found)
+    return Verdict("main", label, "matched", found, found, repeats, rejects)
+
+
+def _same_before(plan: Plan, view: View) -> Candidate | None:
+    """The newest earlier exchange with the same request."""
+    if not plan.same:
+        return None
+    those = [c for c in view.under(plan.same) if c.id != plan.id and c.now <= plan.now]
+    named = [c for c in those if c.named == plan.session]
+    return named[0] if named else None
+
+
+def _again(plan: Plan, again: Candidate | None, found: Candidate | None) -> tuple[str, str, str]:
+    """(class, exchange whose binding is repeated, exchange whose reply was rejected) of a request seen before."""
+    if again is None:
+        return "main", "", ""
+    turn = found.id if found else ""
+    if again.bound != turn and again.previous != turn:
+        return "main", "", ""  # equal words to different replies: two conversations
+    lost = not again.delivered or again.outcome != "completed" or again.done > plan.now
+    if lost or plan.retries > 0:
+        return "retry", again.id if again.bound and again.bound == turn else "", ""
+    if not turn and not plan.session:
+        return "main", "", ""  # an opening that two people may share
+    return "regeneration", "", again.id
+
+
+def _edited(plan: Plan, view: View, found: Candidate) -> bool:
+    """The reply was answered before, by other words, in the same conversation: an edited message.
+
+    A request that names another conversation is a fork, not an edit.
+    """
+    other = view.get(found.answered[-1]) if found.answered else None
+    if other is None or other.id == plan.id or not plan.person:
+        return False
+    whole = other.delivered and other.outcome == "completed" and other.done <= plan.now
+    return whole and other.named == plan.session == found.named

@@ -1,0 +1,190 @@
+"""From a record to a plan: every key an exchange is looked up by, and every key it leaves for its answer.
+
+Pure. Cost grows with the length of the request alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from libs.contracts import TrafficRaw
+from libs.dialects import ChatMessage, ParsedRequest, ParsedResponse
+from libs.matching.canonical import SPECIFIC, Block, block, blocks, chain, digest, lines
+from libs.matching.identity import Identity
+from libs.matching.patterns import placeholder
+from libs.matching.plan import Slot
+
+MAX_SLOTS = 8
+MAX_LINES = 12
+_SHORT_HISTORY = 2  # assistant messages; a compacted history holds no more without a tail
+_NEAR = 2  # user messages right before a reply that may be the one it answered
+
+
+class Keys:
+    """Keys of one space. A key never equals one of another space, kind or level."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._space = identity.space
+        self._session = identity.session
+
+    def of(self, kind: str, *parts: str) -> str:
+        return digest(self._space, kind, *parts)
+
+    def reply(self, before: Sequence[Block], at: str, reply: Block) -> list[tuple[str, str]]:
+        """Levels and keys of a reply that follows `before`, whose chain digest is `at`; strongest first."""
+        found = [("chain", self.of("chain", at, reply.key))]
+        local = self._local(before, reply)
+        if local:
+            found.append(("local", local))
+        found.extend(("near", key) for key in self._near(before, reply))
+        found.extend(("reply", key) for key in self._alone(reply))
+        return found
+
+    def _local(self, before: Sequence[Block], reply: Block) -> str:
+        """The reply, what it answers, and the assistant message before that."""
+        start = next((i for i in range(len(before) - 1, -1, -1) if before[i].role == "assistant"), None)
+        if start is None or start == len(before) - 1:
+            return ""
+        between = before[start + 1 :]
+        users = [b.first for b in between if b.role == "user"]
+        results = sorted(b.text for b in between if b.role == "tool")
+        return self.of("local", before[start].key, *users, "|", *results, "|", reply.key)
+
+    def _near(self, before: Sequence[Block], reply: Block) -> list[str]:
+        """The reply and one message right before it: the person's first line, or the results of one run of tools."""
+        run: list[Block] = []
+        for part in reversed(before):
+            if run and part.role != run[0].role:
+                break
+            run.append(part)
+        if not run or run[0].role == "assistant":
+            return []
+        results = ["\x1f".join(sorted(b.text for b in run))]
+        texts = results if run[0].role == "tool" else [b.first for b in run[:_NEAR]]
+        return [self.of("near", run[0].role, t, reply.key) for t in texts if len(t) + reply.weight >= SPECIFIC]
+
+    def _alone(self, reply: Block) -> list[str]:
+        """The reply by itself, its words alone and its calls alone; a common one only within its session."""
+        found = []
+        for form in _forms(reply):
+            if form.weight >= SPECIFIC:
+                found.append(self.of("reply", form.key))
+            elif self._session:
+                found.append(self.of("session-reply", self._session, form.key))
+        return found
+
+
+def _forms(reply: Block) -> list[Block]:
+    """A reply as it may come back: whole, without its calls, without its words."""
+    forms = [reply]
+    if reply.text and reply.calls:
+        forms.append(Block("assistant", reply.text, (), (), reply.first, ()))
+        forms.append(Block("assistant", "", reply.calls, (), "", ()))
+    return forms
+
+
+def slots(keys: Keys, parts: Sequence[Block], at: Sequence[str], texts: Sequence[str]) -> list[Slot]:
+    """The assistant messages of a request, newest first. `texts` holds the unfolded text of each part."""
+    found: list[Slot] = []
+    run = 0
+    for i in range(len(parts) - 1, -1, -1):
+        if parts[i].role != "assistant":
+            run += 1
+        elif len(found) < MAX_SLOTS:
+            pieces = [keys.of("line", line) for line in reversed(lines(texts[i])[-MAX_LINES:])]
+            probes = keys.reply(parts[:i], at[i], parts[i])
+            found.append(Slot(probes, keys.of("mark", parts[i].key), pieces, run, placeholder(parts[i].text)))
+    return found
+
+
+def newest_run(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatMessage]]:
+    """The newest assistant messages in a row (system messages do not cut a row), and what follows them."""
+    end = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), -1)
+    start = end
+    while start > 0 and messages[start - 1].role in ("assistant", "system"):
+        start -= 1
+    run = [m for m in messages[max(start, 0) : end + 1] if m.role == "assistant"]
+    return run, list(messages[end + 1 :])
+
+
+def bridge_lines(keys: Keys, parsed: ParsedRequest) -> list[str]:
+    """Keys of the lines of everything but tool results, for a request whose history may be a summary."""
+    if sum(m.role == "assistant" for m in parsed.messages) > _SHORT_HISTORY:
+        return []
+    found: list[str] = []
+    for message in parsed.messages:
+        if message.role != "tool":
+            found.extend(lines(message.text[:200_000]))
+    if len(found) > 8 * MAX_LINES:
+        found = found[: 4 * MAX_LINES] + found[-4 * MAX_LINES :]
+    return [keys.of("line", line) for line in reversed(found)]
+
+
+def reply_lines(keys: Keys, replies: Iterable[ChatMessage]) -> list[str]:
+    """Keys a reply leaves for pieces of it: first and last lines (a cut text keeps one end) and its longest ones."""
+    found: list[str] = []
+    for reply in replies:
+        every = lines(reply.text)
+        found.extend([*every[:2], *every[-2:], *sorted(every, key=len, reverse=True)[:4]])
+    return list(dict.fromkeys(keys.of("line", line) for line in found))[:MAX_LINES]
+
+
+def spawn_keys(keys: Keys, texts: Iterable[str]) -> list[str]:
+    """Keys of the lines by which a delegated task is recognised."""
+    found = [line for text in texts for line in lines(text)[:3]]
+    return list(dict.fromkeys(keys.of("spawn", line) for line in found))[:MAX_LINES]
+
+
+def reply_keys(
+    keys: Keys, parts: Sequence[Block], at: Sequence[str], response: ParsedResponse
+) -> list[tuple[str, str]]:
+    """Levels and keys of every choice that was served, so that any of them can be the one the client went on with."""
+    found: list[tuple[str, str]] = []
+    for choice in response.choices:
+        reply = block(choice)
+        if reply.text or reply.calls:
+            found.extend(keys.reply(parts, at[-1], reply))
+            found.extend(_continued(keys, parts, at, reply))
+    return list(dict.fromkeys(found))
+
+
+def _continued(keys: Keys, parts: Sequence[Block], at: Sequence[str], reply: Block) -> list[tuple[str, str]]:
+    """A reply to a request that ends with an assistant message: clients send both back as one."""
+    if not parts or parts[-1].role != "assistant":
+        return []
+    head = parts[-1]
+    joined = [f"{head.text} {reply.text}".strip(), head.text + reply.text]
+    whole = [Block("assistant", t, tuple(sorted(head.calls + reply.calls)), (), t, ()) for t in dict.fromkeys(joined)]
+    return [pair for w in whole for pair in keys.reply(parts[:-1], at[-2], w)]
+
+
+def dropped_keys(keys: Keys, messages: Sequence[ChatMessage], parts: Sequence[Block]) -> list[str]:
+    """Keys of the requests that this one extends by a person's words alone, with no reply between.
+
+    A reply that hit the length limit or that the person stopped is left out of the history by some clients.
+    """
+    if len(parts) < 2 or parts[-1].role != "user" or parts[-2].role not in ("user", "tool"):
+        return []
+    if not messages or messages[-1].role != "user" or not block(messages[-1]).text:
+        return []
+    return [keys.of("same", chain(parts[:-1])[-1])]
+
+
+def same_key(keys: Keys, parts: Sequence[Block], at: Sequence[str], response_id: str | None) -> str:
+    """Key of the whole request: equal for the same request again, whatever the model or the settings."""
+    return keys.of("same", at[-1], response_id or "") if response_id else keys.of("same", at[-1])
+
+
+__all__ = [
+    "Keys",
+    "TrafficRaw",
+    "blocks",
+    "bridge_lines",
+    "dropped_keys",
+    "newest_run",
+    "reply_keys",
+    "reply_lines",
+    "same_key",
+    "slots",
+    "spawn_keys",
+]

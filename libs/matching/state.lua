@@ -1,0 +1,409 @@
+-- The matching state in Redis: one call per exchange, atomic. The same rules as choose.py and memory.py, which say
+-- why; tests run both on the same traffic and compare.
+--
+-- KEYS[1] = "clawback:m:{<slot>}:", the prefix of every key used here: they share its hash tag, so one script works on
+-- Redis Cluster. ARGV = plan and limits (msgpack), then light, heavy and answer (opaque). Every key gets a TTL.
+--   x:<id>   hash: c candidate, l light, a answer, n who answered it, r the result as first given
+--   h:<id>   request, response and capture          k:<key>  ids under a key, newest first
+--   w:<key>  answers that wait for their turn       f:<mark> text that clients put in themselves
+--   s:<session> hash: n newest turn, t its time, h brings history, z bytes     e:<session> its ids, oldest first
+--   lru      sessions by the time they were last seen
+local prefix = KEYS[1]
+local plan, limits = cmsgpack.unpack(ARGV[1]), cmsgpack.unpack(ARGV[2])
+local light, heavy, answer = ARGV[3], ARGV[4], ARGV[5]
+local call = redis.call
+local tomb, keep = math.ceil(limits.tombstone_seconds), math.ceil(2 * limits.ttl_seconds + 3600)
+local MAX_EXPIRED = 8
+local seen_ids = {}
+for _, id in ipairs(plan.seen) do seen_ids[id] = true end
+
+local cache = {}
+local function get(id)
+  if cache[id] == nil then
+    local raw = call('HMGET', prefix .. 'x:' .. id, 'c', 'n')
+    local one = raw[1] and cmsgpack.unpack(raw[1]) or false
+    if one then
+      one.answered = {}
+      for other in string.gmatch(raw[2] or '', '[^\n]+') do one.answered[#one.answered + 1] = other end
+    end
+    cache[id] = one
+  end
+  return cache[id] or nil
+end
+
+local function save(one)
+  local answered = table.concat(one.answered, '\n')
+  one.answered = nil
+  call('HSET', prefix .. 'x:' .. one.id, 'c', cmsgpack.pack(one), 'n', answered)
+  cache[one.id] = nil
+end
+
+local function under(key)
+  local found = {}
+  local ids = call('GET', prefix .. 'k:' .. key)
+  if ids then
+    for id in string.gmatch(ids, '[^\n]+') do
+      local one = get(id)
+      if one then found[#found + 1] = one end
+    end
+  end
+  return found
+end
+
+local function put(key, id)
+  local at = prefix .. 'k:' .. key
+  local old = call('SET', at, id, 'EX', tomb, 'GET')
+  if not old then return end
+  local ids, n = {id}, 1
+  for other in string.gmatch(old, '[^\n]+') do
+    if other ~= id and n < limits.max_entries then
+      n = n + 1
+      ids[n] = other
+    end
+  end
+  call('SET', at, table.concat(ids, '\n'), 'EX', tomb)
+end
+
+-- choose.py ---------------------------------------------------------------------------------------------------------
+local function eligible(one)
+  return one.id ~= plan.id and one.delivered and one.now < plan.now
+    and one.done <= plan.now + limits.slack_seconds and (plan.same == '' or one.same ~= plan.same)
+end
+
+local tests = {
+  function(c) for _, id in ipairs(c.ids) do if seen_ids[id] then return true end end return false end,
+  function(c) return plan.session ~= '' and c.session == plan.session end,
+  function(c) return c.kind == 'main' end,
+  function(c) return c.prompt == plan.prompt end,
+  function(c) return #c.answered == 0 end,
+}
+
+local function narrow(those, level, at)
+  local narrowed = #those > 1
+  if narrowed then
+    for _, test in ipairs(tests) do
+      local kept = {}
+      for _, c in ipairs(those) do if test(c) then kept[#kept + 1] = c end end
+      if #kept > 0 then those = kept end
+    end
+  end
+  local one = those[1]
+  for _, c in ipairs(those) do
+    if c.session ~= one.session or c.named ~= one.named then return {level = '', at = -1, reason = 'ambiguous'} end
+  end
+  return {found = one, level = level, at = at, narrowed = narrowed, reason = 'first_request'}
+end
+
+local function pick(key, level, at, also)
+  local those = {}
+  for _, c in ipairs(under(key)) do
+    if eligible(c) and (not also or also(c)) then those[#those + 1] = c end
+  end
+  if #those == 0 then return nil end
+  return narrow(those, level, at)
+end
+
+local function nothing(reason) return {level = '', at = -1, reason = reason} end
+
+local function by_lines(groups, level, at)
+  local votes, known, order, sure = {}, {}, {}, false
+  for _, group in ipairs(groups) do
+    for _, key in ipairs(group) do
+      local all, those = under(key), {}
+      for _, c in ipairs(all) do
+        if eligible(c) and (level ~= 'bridge' or c.kind == 'compaction') then those[#those + 1] = c end
+      end
+      if #those == 1 and #all == 1 then sure = true end
+      for _, c in ipairs(those) do
+        if not votes[c.id] then order[#order + 1] = c.id end
+        votes[c.id] = (votes[c.id] or 0) + 1
+        known[c.id] = c
+      end
+    end
+    local most, lead = 0, {}
+    for _, id in ipairs(order) do most = math.max(most, votes[id]) end
+    for _, id in ipairs(order) do if votes[id] == most then lead[#lead + 1] = known[id] end end
+    table.sort(lead, function(a, b) if a.now ~= b.now then return a.now > b.now end return a.id < b.id end)
+    if most >= 2 or (most == 1 and sure) then
+      local found = narrow(lead, level, at)
+      if found.found then return found end
+    end
+  end
+  return nothing(#order > 0 and 'ambiguous' or 'reply_not_served')
+end
+
+local function by_slots()
+  for i, slot in ipairs(plan.slots) do
+    local found
+    for _, probe in ipairs(slot.probes) do
+      found = pick(probe[2], probe[1], i - 1)
+      if found then break end
+    end
+    if found and found.found then return found end
+    if not slot.filler and call('EXISTS', prefix .. 'f:' .. slot.mark) == 0 then
+      local row = {}
+      for j = i, #plan.slots do
+        if plan.slots[j].run == slot.run then row[#row + 1] = plan.slots[j].lines end
+      end
+      local pieces = by_lines(row, 'lines', i - 1)
+      if pieces.found or not found then return pieces end
+      return found
+    end
+  end
+  return nothing(#plan.slots > 0 and 'reply_not_served' or 'first_request')
+end
+
+local function bare()
+  if plan.session == '' then return nothing('first_request') end
+  local session = call('HMGET', prefix .. 's:' .. plan.session, 'n', 'h')
+  local newest = session[1] and not session[2] and get(session[1])
+  if not newest or not eligible(newest) or newest.prompt ~= plan.prompt or newest.calls ~= plan.results then
+    return nothing('first_request')
+  end
+  return {found = newest, level = 'newest', at = -1, narrowed = false, reason = 'first_request'}
+end
+
+local function choose()
+  if plan.previous ~= '' then
+    return pick(plan.previous, 'response', -1) or nothing('reply_not_served')
+  end
+  for _, key in ipairs(plan.dropped) do
+    local found = pick(key, 'dropped', -1, function(c) return c.outcome ~= 'upstream_error' and c.kind == 'main' end)
+    if found and found.found then return found end
+  end
+  local choice = by_slots()
+  if not choice.found and #plan.bridge > 0 then
+    local bridged = by_lines({plan.bridge}, plan.kind == 'main' and 'bridge' or 'lines', -1)
+    if bridged.found then return bridged end
+  end
+  if not choice.found and plan.bare then return bare() end
+  return choice
+end
+
+local function delegated()
+  for _, key in ipairs(plan.spawn) do
+    for _, one in ipairs(under(key)) do
+      local age = plan.now - one.done
+      if one.id ~= plan.id and age >= -limits.slack_seconds and age <= limits.spawn_seconds
+        and one.prompt ~= plan.prompt then return true end
+    end
+  end
+  return false
+end
+
+local function same_before()
+  if plan.same == '' then return nil end
+  for _, c in ipairs(under(plan.same)) do
+    if c.id ~= plan.id and c.now <= plan.now and c.named == plan.session then return c end
+  end
+end
+
+local function again(before, found)
+  if not before then return 'main', '', '' end
+  local turn = found and found.id or ''
+  if before.bound ~= turn and before.previous ~= turn then return 'main', '', '' end
+  local lost = not before.delivered or before.outcome ~= 'completed' or before.done > plan.now
+  if lost or plan.retries > 0 then
+    return 'retry', (before.bound ~= '' and before.bound == turn) and before.id or '', ''
+  end
+  if turn == '' and plan.session == '' then return 'main', '', '' end
+  return 'regeneration', '', before.id
+end
+
+local function edited(found)
+  local other = #found.answered > 0 and get(found.answered[#found.answered])
+  if not other or other.id == plan.id or not plan.person then return false end
+  local whole = other.delivered and other.outcome == 'completed' and other.done <= plan.now
+  return whole and other.named == plan.session and plan.session == found.named
+end
+
+local function verdict(kind, label, reason, turn, previous, repeats, rejects)
+  return {kind = kind, label = label, reason = reason, turn = turn, previous = previous,
+    repeats = repeats or '', rejects = rejects or ''}
+end
+
+local function classify(choice, is_delegated)
+  local found = choice.found
+  if found and found.kind == 'compaction' then
+    choice.level = 'bridge'
+    local before = found.previous ~= '' and get(found.previous) or nil
+    if not before and plan.kind == 'main' and not is_delegated then
+      return verdict('main', 'main', 'summary_without_turn')
+    end
+    found = before
+  end
+  if plan.kind ~= 'main' then return verdict(plan.kind, plan.kind, plan.reason, nil, found) end
+  if is_delegated then return verdict('side', 'side', 'sub_agent', nil, found) end
+  if found and found.kind == 'side' then return verdict('side', 'side', 'side_thread', nil, found) end
+  local label, repeats, rejects = again(same_before(), found)
+  if label == 'main' and found and edited(found) then label, rejects = 'branch', found.answered[#found.answered] end
+  if not found then return verdict('main', label, choice.reason, nil, nil, '', rejects) end
+  if plan.now - found.done > limits.ttl_seconds or call('EXISTS', prefix .. 'h:' .. found.id) == 0 then
+    return verdict('main', label, 'expired', nil, found)
+  end
+  return verdict('main', label, 'matched', found, found, repeats, rejects)
+end
+
+-- memory.py ---------------------------------------------------------------------------------------------------------
+local function drop_session(name, tombstones)
+  call('ZREM', prefix .. 'lru', name)
+  for _, id in ipairs(call('LRANGE', prefix .. 'e:' .. name, 0, -1)) do
+    call('UNLINK', prefix .. 'h:' .. id)
+    if not tombstones then call('UNLINK', prefix .. 'x:' .. id) end
+  end
+  call('UNLINK', prefix .. 'e:' .. name, prefix .. 's:' .. name)
+end
+
+local function expire(before)
+  local old = call('ZRANGEBYSCORE', prefix .. 'lru', '-inf', string.format('(%.6f', before), 'LIMIT', 0, MAX_EXPIRED)
+  for _, name in ipairs(old) do drop_session(name, true) end
+  return #old
+end
+
+local function bound()
+  local over = call('ZCARD', prefix .. 'lru') - limits.max_sessions
+  if over <= 0 then return 0 end
+  local old = call('ZRANGE', prefix .. 'lru', 0, over - 1)
+  for _, name in ipairs(old) do drop_session(name, false) end
+  return #old
+end
+
+local function into_session(one)
+  local key, list = prefix .. 's:' .. one.session, prefix .. 'e:' .. one.session
+  call('RPUSH', list, one.id)
+  local size = call('HINCRBY', key, 'z', #heavy)
+  if #plan.slots > 0 then call('HSET', key, 'h', '1') end
+  if one.kind == 'main' and one.delivered then
+    local newest_at = call('HGET', key, 't')
+    if not newest_at or one.now >= tonumber(newest_at) then
+      call('HSET', key, 'n', one.id, 't', string.format('%.6f', one.now))
+    end
+  end
+  local count = call('LLEN', list)
+  while count > limits.max_turns or (size > limits.max_session_bytes and count > 1) do
+    local oldest = call('LPOP', list)
+    size = call('HINCRBY', key, 'z', -call('STRLEN', prefix .. 'h:' .. oldest))
+    call('UNLINK', prefix .. 'h:' .. oldest, prefix .. 'x:' .. oldest)
+    cache[oldest] = nil
+    count = count - 1
+  end
+  call('EXPIRE', key, keep)
+  call('EXPIRE', list, keep)
+  call('ZADD', prefix .. 'lru', 'GT', string.format('%.6f', plan.now), one.session)
+  call('EXPIRE', prefix .. 'lru', tomb)
+end
+
+local function remember(choice, said)
+  local found = said.previous
+  local session = plan.session
+  if session == '' and found then session = found.session end
+  if session == '' and said.rejects ~= '' then
+    local other = get(said.rejects)
+    session = other and other.session or ''
+  elseif session == '' and said.label == 'retry' then
+    for _, c in ipairs(under(plan.same)) do
+      if c.id ~= plan.id and c.now <= plan.now then session = c.session break end
+    end
+  end
+  local one = {id = plan.id, now = plan.now, done = plan.done, delivered = plan.delivered, outcome = plan.outcome,
+    session = session ~= '' and session or 'auto:' .. plan.id, named = plan.session, kind = said.kind,
+    same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, captured = plan.captured,
+    previous = found and found.id or '', bound = said.turn and said.turn.id or '', answered = {}}
+  local key = prefix .. 'x:' .. plan.id
+  call('HSET', key, 'l', light, 'a', answer)
+  call('SET', prefix .. 'h:' .. plan.id, heavy, 'EX', keep)
+  if said.turn and said.kind == 'main' then
+    said.turn.answered[#said.turn.answered + 1] = plan.id
+    call('HSET', prefix .. 'x:' .. said.turn.id, 'n', table.concat(said.turn.answered, '\n'))
+  end
+  if plan.same ~= '' then put(plan.same, plan.id) end
+  if plan.delivered then
+    for _, pair in ipairs(plan.keys) do put(pair[2], plan.id) end
+    for _, k in ipairs(plan.own_lines) do put(k, plan.id) end
+    for _, k in ipairs(plan.own_spawns) do put(k, plan.id) end
+    if plan.own_response ~= '' then put(plan.own_response, plan.id) end
+  end
+  if not choice.found and plan.kind == 'main' then
+    for _, mark in ipairs(plan.marks) do call('SET', prefix .. 'f:' .. mark, '1', 'EX', tomb) end
+    if choice.reason == 'reply_not_served' and #plan.slots > 0 then
+      for _, probe in ipairs(plan.slots[1].probes) do
+        call('RPUSH', prefix .. 'w:' .. probe[2], probe[1] .. ' ' .. plan.id)
+        call('EXPIRE', prefix .. 'w:' .. probe[2], keep)
+      end
+    end
+  end
+  into_session(one)
+  return one
+end
+
+local function late_answers(one)
+  local found = {}
+  for _, pair in ipairs(plan.keys) do
+    for _, entry in ipairs(call('LRANGE', prefix .. 'w:' .. pair[2], 0, limits.max_entries - 1)) do
+      local level, id = string.match(entry, '^(%S+) (.*)$')
+      local other = get(id)
+      if other and other.bound == '' and other.kind == 'main' and id ~= plan.id and plan.delivered
+        and one.done <= other.now + limits.slack_seconds and one.now < other.now
+        and other.now - one.done <= limits.ttl_seconds and one.same ~= other.same then
+        other.bound, other.previous = plan.id, plan.id
+        save(other)
+        one.answered[#one.answered + 1] = id
+        found[#found + 1] = {id, level}
+      end
+    end
+  end
+  return found
+end
+
+local function earlier(start)
+  local found, left, at = {}, limits.earlier_bytes, start
+  while at ~= '' and #found < limits.earlier_turns do
+    local one = get(at)
+    if not one then break end
+    local body = ''
+    if one.captured and call('STRLEN', prefix .. 'h:' .. at) <= left then
+      body = call('GET', prefix .. 'h:' .. at) or ''
+      left = left - #body
+    end
+    table.insert(found, 1, {at, call('HGET', prefix .. 'x:' .. at, 'l') or '', body})
+    at = one.previous
+  end
+  return found
+end
+
+-- The stored verdict with everything that the records need, read anew.
+local function reply(r)
+  local function body(id)
+    if id == '' then return '', '' end
+    return call('HGET', prefix .. 'x:' .. id, 'l') or '', call('GET', prefix .. 'h:' .. id) or ''
+  end
+  local turn_light, turn_heavy = body(r.turn)
+  local rejected_light, rejected_heavy = body(r.rejects)
+  local before = r.turn ~= '' and r.turn or r.rejects ~= '' and r.rejects or #r.late > 0 and plan.id or ''
+  local start = before ~= '' and get(before)
+  local late = {}
+  for _, pair in ipairs(r.late) do
+    late[#late + 1] = {pair[1], pair[2], call('HGET', prefix .. 'x:' .. pair[1], 'a') or ''}
+  end
+  return {r.turn, r.at, r.turn_session, r.level, r.narrowed and 1 or 0, r.reason, r.kind, r.session,
+    string.format('%.6f', r.gap), r.repeats, r.rejects, r.expired, r.evicted, turn_light, turn_heavy,
+    start and earlier(start.previous) or {}, late, rejected_light, rejected_heavy}
+end
+
+local known = call('HGET', prefix .. 'x:' .. plan.id, 'r')
+if known then return reply(cmsgpack.unpack(known)) end
+local expired = expire(plan.now - limits.ttl_seconds)
+local choice = choose()
+local said = classify(choice, delegated())
+local one = remember(choice, said)
+local late = said.kind == 'main' and late_answers(one) or {}
+local result = {turn = said.turn and said.turn.id or '', at = choice.at,
+  turn_session = said.turn and said.turn.named or '', level = said.previous and choice.level or '',
+  narrowed = choice.narrowed or false, reason = said.reason, kind = said.label, session = one.session,
+  gap = said.previous and plan.now - said.previous.done or -1, repeats = said.repeats, rejects = said.rejects,
+  expired = expired, evicted = 0, late = late}
+save(one)
+result.evicted = bound()
+call('HSET', prefix .. 'x:' .. plan.id, 'r', cmsgpack.pack(result))
+call('EXPIRE', prefix .. 'x:' .. plan.id, tomb)
+return reply(result)

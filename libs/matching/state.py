@@ -1,0 +1,60 @@
+"""The state in Redis: the script's text, its arguments and its reply. The service supplies the connection."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from libs.matching.plan import Earlier, Late, Limits, Plan, Result
+
+SCRIPT = (files("libs.matching") / "state.lua").read_text(encoding="utf-8")
+PREFIX = "clawback:m:"
+_OPAQUE = ("light", "heavy", "answer")
+
+
+def key_prefix(slot: str) -> str:
+    """Prefix of every key of one tenant's scenario; the braces make it the hash tag."""
+    return f"{PREFIX}{{{slot}}}:"
+
+
+def arguments(plan: Plan, limits: Limits) -> list[bytes]:
+    """ARGV of the script."""
+    fields = {f: getattr(plan, f) for f in plan.__struct_fields__ if f not in _OPAQUE}
+    return [
+        msgspec.msgpack.encode(fields),
+        msgspec.msgpack.encode(limits),
+        plan.light,
+        plan.heavy,
+        plan.answer,
+    ]
+
+
+def result(reply: list[Any]) -> Result:
+    """The script's reply as a result."""
+    (turn, at, turn_session, level, narrowed, reason, kind, session, gap, repeats, rejects, expired, evicted) = reply[
+        :13
+    ]
+    light, heavy, earlier, late, rejected_light, rejected_heavy = reply[13:]
+    return Result(
+        turn=turn.decode(),
+        at=at,
+        turn_session=turn_session.decode(),
+        level=level.decode(),
+        narrowed=bool(narrowed),
+        reason=reason.decode(),
+        kind=kind.decode(),
+        session=session.decode(),
+        gap=float(gap),
+        repeats=repeats.decode(),
+        rejects=rejects.decode(),
+        expired=expired,
+        evicted=evicted,
+        light=light,
+        heavy=heavy,
+        earlier=[Earlier(i.decode(), small, body) for i, small, body in earlier],
+        late=[Late(i.decode(), at_level.decode(), answer) for i, at_level, answer in late],
+        rejected_light=rejected_light,
+        rejected_heavy=rejected_heavy,
+    )

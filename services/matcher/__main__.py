@@ -1,0 +1,7 @@
+"""`python -m services.matcher`."""
+
+import sys
+
+from services.matcher.main import main
+
+sys.exit(main())

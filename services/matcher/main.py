@@ -1,0 +1,36 @@
+"""Entry of the matcher: settings, Redis, the loop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from libs.errors import ConfigError
+from libs.streams.config import load
+from services.matcher.config import MatcherSettings
+
+
+def main() -> int:
+    """Run until SIGTERM. Returns the exit status."""
+    try:
+        settings = load(MatcherSettings)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+    from libs.matching.matcher import Matcher
+    from libs.streams.service import run_consumer
+    from libs.streams.sessions import ScriptStore
+    from services.matcher.handler import MatchHandler
+    from services.matcher.state import RedisState
+
+    @asynccontextmanager
+    async def open_handler() -> AsyncIterator[MatchHandler]:
+        store = ScriptStore(settings.redis_url)
+        try:
+            yield MatchHandler(Matcher(RedisState(store), settings.limits()), ready=store.ping)
+        finally:
+            await store.close()
+
+    return run_consumer("matcher", settings, ["traffic.raw"], open_handler)
