@@ -195,6 +195,10 @@ class Ledger:
 
     # --- figures out ---------------------------------------------------------------------------------------------
 
+    def turn_of(self, feedback_id: str) -> str | None:
+        """The exchange that a feedback is about, None when no judged turn or batch has named it yet."""
+        return self._turn_of.get(feedback_id)
+
     def scenario_names(self) -> list[str]:
         """Every scenario seen, in order of name."""
         return sorted({scenario for scenario, _ in self._buckets if scenario} | set(self.scenarios))

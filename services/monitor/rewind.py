@@ -1,0 +1,68 @@
+"""Where to begin: the monitor's state is the topics of the last `retention` seconds, read again at every start.
+
+A fresh consumer group for each start needs no waiting for a dead member, and its offsets are set before Faust joins.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from libs.contracts import TOPICS
+from libs.streams.config import ServiceSettings
+from libs.streams.kafka import client_options
+
+
+class Positions:
+    """How far the topics have been read, against where they ended at the start."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, int], int] = {}
+        self._known = False
+
+    def expect(self, ends: dict[tuple[str, int], int]) -> None:
+        """`ends`: the first offset of each partition that need not be read before the figures are whole."""
+        self._ends = ends
+        self._known = True
+
+    def reached(self, topic: str, partition: int, offset: int) -> None:
+        """A record has been taken in."""
+        if self._ends and self._ends.get((topic, partition), offset + 2) <= offset + 1:
+            del self._ends[(topic, partition)]
+
+    def caught_up(self) -> bool:
+        """Whether everything that was there at the start has been read."""
+        return self._known and not self._ends
+
+
+def fresh_group(prefix: str) -> str:
+    """A group name that no one else has."""
+    return f"{prefix}-{secrets.token_hex(4)}"
+
+
+async def rewind(settings: ServiceSettings, group: str, *, since: float, positions: Positions) -> None:
+    """Commit, for a group without members, the offsets of `since` (unix seconds). Raises KafkaError."""
+    consumer = AIOKafkaConsumer(**client_options(settings), group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        known = await consumer.topics()
+        partitions = [
+            TopicPartition(topic, number)
+            for topic in TOPICS
+            if topic in known
+            for number in consumer.partitions_for_topic(topic) or ()
+        ]
+        if not partitions:
+            positions.expect({})
+            return
+        consumer.assign(partitions)
+        begins = await consumer.beginning_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
+        at = await consumer.offsets_for_times({p: int(since * 1000) for p in partitions})
+        starts = {p: found.offset if (found := at.get(p)) else ends[p] for p in partitions}
+        starts = {p: min(max(offset, begins[p]), ends[p]) for p, offset in starts.items()}
+        await consumer.commit(starts)
+        positions.expect({(p.topic, p.partition): ends[p] for p in partitions if ends[p] > starts[p]})
+    finally:
+        await consumer.stop()
