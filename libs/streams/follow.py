@@ -13,11 +13,12 @@ from libs.errors import RetryError
 from libs.streams.config import ServiceSettings
 from libs.streams.kafka import consumer_options, to_record
 from libs.streams.retry import Backoff
-from libs.streams.types import StreamRecord
+from libs.streams.types import Partition, StreamRecord
 from libs.telemetry.logs import get_logger
 
 _log = get_logger("streams.follow")
 _CAUGHT_UP_SECONDS = 0.5
+_ENDS_SECONDS = 30.0
 
 
 async def read(
@@ -43,8 +44,7 @@ async def read(
         if not partitions:
             yield None
             return
-        client.assign(partitions)
-        ends = await client.end_offsets(partitions)
+        ends = await _ends(client, partitions)
         begins = await client.beginning_offsets(partitions)
         for partition in partitions:
             client.seek(partition, begins[partition] if start == "beginning" else ends[partition])
@@ -74,6 +74,33 @@ async def _partitions(client: AIOKafkaConsumer, topics: Collection[str]) -> list
         if topic in known
         for number in sorted(client.partitions_for_topic(topic) or ())
     ]
+
+
+async def end_offsets(settings: ServiceSettings, topics: Collection[str]) -> dict[Partition, int]:
+    """One past the newest record of every partition. Raises RetryError when the broker is away."""
+    client = AIOKafkaConsumer(**consumer_options(settings))
+    try:
+        await client.start()
+        partitions = await _partitions(client, topics)
+        return {(tp.topic, tp.partition): end for tp, end in (await _ends(client, partitions)).items()}
+    except (KafkaError, OSError) as error:
+        raise RetryError(f"cannot read {', '.join(topics)}: {error!r}", reason="kafka_read") from error
+    finally:
+        await client.stop()
+
+
+async def _ends(client: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """The high watermarks that fetches report: the local broker's ListOffsets leaves out its newest batch."""
+    if not partitions:
+        return {}
+    listed: dict[TopicPartition, int] = await client.end_offsets(partitions)
+    client.assign(partitions)
+    for partition, offset in listed.items():
+        client.seek(partition, offset)
+    async with asyncio.timeout(_ENDS_SECONDS):
+        while any(client.highwater(partition) is None for partition in partitions):
+            await client.getmany(timeout_ms=20)  # read again by the caller, who seeks
+    return {partition: max(listed[partition], client.highwater(partition)) for partition in partitions}
 
 
 async def _reached(client: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:

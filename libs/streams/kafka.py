@@ -175,7 +175,13 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT_MS / 1000):
                 ends = await client.end_offsets(partitions)
-                return {(tp.topic, tp.partition): max(0, ends[tp] - await client.position(tp)) for tp in partitions}
+                return {
+                    # The local broker lists an end before its newest batch; what fetches report is right.
+                    (tp.topic, tp.partition): max(
+                        0, max(ends[tp], client.highwater(tp) or 0) - await client.position(tp)
+                    )
+                    for tp in partitions
+                }
         except IllegalStateError:
             return {}  # reassigned in between
         except (KafkaError, OSError) as error:

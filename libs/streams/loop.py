@@ -54,6 +54,7 @@ class StreamLoop:
         self._worker = Worker(service, handler, producer, self._options)
         self._log = get_logger(f"streams.{service}")
         self._gate = asyncio.Lock()
+        self._commit_lock = asyncio.Lock()
         self._rebalancing = False
         self._trackers: dict[Partition, OffsetTracker] = {}
         self._committed: dict[Partition, int] = {}
@@ -232,21 +233,22 @@ class StreamLoop:
                 await self._commit()
 
     async def _commit(self) -> None:
-        assigned = self._consumer.assignment()
-        positions = {
-            partition: tracker.position
-            for partition, tracker in self._trackers.items()
-            if partition in assigned
-            and tracker.position is not None
-            and tracker.position != self._committed.get(partition)
-        }
-        if not positions:
-            return
-        try:
-            if await self._consumer.commit(positions):
-                self._committed.update(positions)
-        except RetryError as error:
-            self._log.warning("commit failed", error=str(error))  # the next one carries these positions as well
+        async with self._commit_lock:  # two at once could arrive in the wrong order
+            assigned = self._consumer.assignment()
+            positions = {
+                partition: tracker.position
+                for partition, tracker in self._trackers.items()
+                if partition in assigned
+                and tracker.position is not None
+                and tracker.position != self._committed.get(partition)
+            }
+            if not positions:
+                return
+            try:
+                if await self._consumer.commit(positions):
+                    self._committed.update(positions)
+            except RetryError as error:
+                self._log.warning("commit failed", error=str(error))  # the next one carries these positions as well
 
     # --- rebalance -----------------------------------------------------------------------------------------------
 

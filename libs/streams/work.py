@@ -77,13 +77,14 @@ class Worker:
             nonlocal attempts
             attempts += 1
 
+        result: Done | Held = Held()
         try:
             result = await self._tries(record, tried)
             if isinstance(result, Done):
                 await self._complete(result)
         except DeadLetterError as error:
             await self._bury((record,), error, attempts)
-            return Done()
+            return Done(completes=result.completes if isinstance(result, Done) else ())
         self._limit.good()
         self._seconds.observe(time.perf_counter() - began)
         self._count(record, "held" if isinstance(result, Held) else "done")
