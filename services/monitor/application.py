@@ -30,6 +30,7 @@ from services.monitor.rewind import Positions
 
 log = get_logger("monitor")
 
+_RAW = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
 EXIT_FAULT = 70  # EX_SOFTWARE: a supervisor starts the service again, which reads the topics back
 
 
@@ -59,12 +60,20 @@ def build(settings: MonitorSettings, group: str, positions: Positions) -> tuple[
         max_exchanges=settings.monitor_max_exchanges,
         live_since=time.time(),
     )
-    letters = app.topic(dead_letters.TOPIC, key_serializer="raw", value_serializer="raw")
-    source = app.topic(*TOPICS, value_type=bytes, value_serializer="raw", key_type=bytes, key_serializer="raw")
+    letters = app.topic(
+        dead_letters.TOPIC + settings.stream_output_suffix, key_serializer="raw", value_serializer="raw"
+    )
+    source = app.topic(
+        *map(settings.input_topic, TOPICS),
+        value_type=bytes,
+        value_serializer="raw",
+        key_type=bytes,
+        key_serializer="raw",
+    )
 
     @app.agent(source, name="observe")  # type: ignore[untyped-decorator]
     async def observe(stream: Any) -> None:
-        await _observe(stream.events(), recorder, letters, positions)
+        await _observe(stream.events(), recorder, letters, positions, settings.stream_input_suffix)
 
     @app.timer(interval=1.0)  # type: ignore[untyped-decorator]
     async def set_aside() -> None:
@@ -81,16 +90,19 @@ def build(settings: MonitorSettings, group: str, positions: Positions) -> tuple[
     return app, recorder
 
 
-async def _observe(events: AsyncIterator[Any], recorder: Recorder, letters: Any, positions: Positions) -> None:
+async def _observe(
+    events: AsyncIterator[Any], recorder: Recorder, letters: Any, positions: Positions, suffix: str
+) -> None:
     async for event in events:
         message = event.message
+        topic = message.topic.removesuffix(suffix)
         try:
-            recorder.take(message.topic, message.key, message.value, timestamp=message.timestamp)
-            metrics.RECORDS.labels("monitor", message.topic, "done").inc()
+            recorder.take(topic, message.key, message.value, timestamp=message.timestamp)
+            metrics.RECORDS.labels("monitor", topic, "done").inc()
         except ContractError as error:
-            metrics.RECORDS.labels("monitor", message.topic, "dead_letter").inc()
+            metrics.RECORDS.labels("monitor", topic, "dead_letter").inc()
             log.warning("bad record", topic=message.topic, offset=message.offset, error=str(error))
-            if message.topic == dead_letters.TOPIC:  # a letter about a letter would never end
+            if topic == dead_letters.TOPIC:  # a letter about a letter would never end
                 pass
             elif positions.caught_up():
                 await _send(letters, _letter(message, error))

@@ -42,7 +42,9 @@ async def watch_lag(
             async with contextlib.AsyncExitStack() as stack:
                 consumers = {group: await _consumer(settings, group, stack) for group in groups}
                 while True:
-                    sink.lags = {g: {groups[g]: await measure(c, groups[g])} for g, c in consumers.items()}
+                    sink.lags = {
+                        g: {groups[g]: await measure(c, settings.input_topic(groups[g]))} for g, c in consumers.items()
+                    }
                     metrics.GROUP_LAG.clear()
                     for group, topics in sink.lags.items():
                         for topic, records in topics.items():

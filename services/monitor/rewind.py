@@ -49,7 +49,7 @@ async def rewind(settings: ServiceSettings, group: str, *, since: float, positio
         known = await consumer.topics()
         partitions = [
             TopicPartition(topic, number)
-            for topic in TOPICS
+            for topic in map(settings.input_topic, TOPICS)
             if topic in known
             for number in consumer.partitions_for_topic(topic) or ()
         ]

@@ -8,9 +8,9 @@ import signal
 import time
 
 import faust
-from aiohttp import web
 from aiokafka.errors import KafkaError
 
+from libs.streams.http import listening
 from libs.telemetry.logs import configure, get_logger
 from services.monitor.application import EXIT_FAULT, build
 from services.monitor.config import MonitorSettings
@@ -35,11 +35,13 @@ async def _run(settings: MonitorSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     site = Web(settings, recorder, ready=positions.caught_up)
-    runner = web.AppRunner(site.application(), access_log=None)
-    await runner.setup()
-    server = web.TCPSite(runner, settings.http_host, settings.http_port)
-    await server.start()
-    log.info("listening", port=runner.addresses[0][1])
+    async with listening(site.application(), settings):
+        return await _until_stopped(app, settings, site, group, positions, stop)
+
+
+async def _until_stopped(
+    app: faust.App, settings: MonitorSettings, site: Web, group: str, positions: Positions, stop: asyncio.Event
+) -> int:
     lag = asyncio.create_task(
         watch_lag(settings, site, settings.monitor_lag_groups, interval_seconds=settings.monitor_lag_interval_seconds)
     )
@@ -56,7 +58,6 @@ async def _run(settings: MonitorSettings) -> int:
             await task
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(app.stop(), 15)
-    await runner.cleanup()
     return status
 
 

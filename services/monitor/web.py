@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from aiohttp.typedefs import Handler
 
+from libs.errors import RetryError
+from libs.streams.http import health_routes
 from services.monitor.config import MonitorSettings
 from services.monitor.handler import Recorder
 from services.monitor.inspector import conversations, reasons
@@ -28,26 +30,23 @@ class Web:
         self._ready = ready
 
     def application(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
+        app = web.Application(middlewares=[self._fresh_gauges])
+        health_routes(app, {"caught_up": self._caught_up})
         app.router.add_get("/api/status", self._status)
         app.router.add_get("/api/conversations", self._conversations)
         app.router.add_get("/api/dead-letters", self._dead_letters)
         app.router.add_get("/", self._page)
         return app
 
-    async def _healthz(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    async def _caught_up(self) -> None:
+        if not self._ready():
+            raise RetryError("the topics are being read back", reason="not_caught_up")
 
-    async def _readyz(self, request: web.Request) -> web.Response:
-        ready = self._ready()
-        return web.Response(status=200 if ready else 503, text="ready\n" if ready else "recovering tables\n")
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        refresh_gauges(self._recorder.ledger, ttl_seconds=self._ttl, now=time.time())
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    @web.middleware
+    async def _fresh_gauges(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path == "/metrics":
+            refresh_gauges(self._recorder.ledger, ttl_seconds=self._ttl, now=time.time())
+        return await handler(request)
 
     async def _status(self, request: web.Request) -> web.Response:
         document = status(self._recorder.ledger, ttl_seconds=self._ttl, now=time.time())
