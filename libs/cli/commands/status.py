@@ -1,0 +1,145 @@
+"""Is my traffic becoming signal? Match rate and signal rate per scenario, then what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+
+@click.command("status", help=__doc__)
+@click.option("--json", "as_json", is_flag=True, help="the monitor's document as it is")
+@click.option("--scenario", help="only this scenario")
+@click.option("--window", type=click.Choice(["5m", "1h", "all"]), default="1h", show_default=True)
+@click.option("--watch", is_flag=True, help="renew the screen every two seconds until Ctrl-C")
+def command(as_json: bool, scenario: str | None, window: str, watch: bool) -> None:
+    from libs.cli.connect import get_json, service_url
+
+    url = f"{service_url('monitor')}/api/status"
+    if as_json:
+        document = get_json(url)
+        if scenario is not None:
+            document["scenarios"] = {k: v for k, v in document["scenarios"].items() if k == scenario}
+        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if not watch:
+        console.print(screen(get_json(url), window=window, scenario=scenario))
+        return
+    with Live(console=console, auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(screen(get_json(url), window=window, scenario=scenario), refresh=True)
+            time.sleep(2.0)
+
+
+def screen(document: dict[str, Any], *, window: str, scenario: str | None) -> Any:
+    """The rich renderable for one status document."""
+    from rich.console import Group
+    from rich.text import Text
+
+    names = [n for n in document["scenarios"] if scenario in (None, n)]
+    total = document["total"][window] if scenario is None else _pick(document, scenario, window)
+    parts: list[Any] = [
+        Text.assemble(
+            ("Is traffic becoming signal?  ", "bold"),
+            ("match rate ", ""), (percent(total.get("match_rate")), _colour(total.get("match_rate"))),
+            ("   signal rate ", ""), (percent(total.get("signal_rate")), _colour(total.get("signal_rate"), 0.05)),
+            (f"   {total.get('turns', 0)} main turns of the last {window}" if window != "all" else
+             f"   {total.get('turns', 0)} main turns held", "dim"),
+        ),
+        _funnel(document, names, window),
+        *_reasons(total),
+        *_health(document),
+    ]  # fmt: skip
+    return Group(*parts)
+
+
+def _pick(document: dict[str, Any], scenario: str, window: str) -> dict[str, Any]:
+    found = document["scenarios"].get(scenario)
+    if found is None:
+        raise click.ClickException(f"no traffic of scenario {scenario!r}; seen: {', '.join(document['scenarios'])}")
+    windows: dict[str, Any] = found["windows"][window]
+    return windows
+
+
+def _funnel(document: dict[str, Any], names: list[str], window: str) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("scenario")
+    for head in ("match", "signal", "turns", "answerable", "matched", "judged", "to train", "batched", "trained"):
+        table.add_column(head, justify="right")
+    table.add_column("serving")
+    for name in names:
+        figures = document["scenarios"][name]["windows"][window]
+        release = document["scenarios"][name]["release"] or {}
+        stages = ("turns", "answerable", "matched", "judged", "signal", "batched", "trained")
+        table.add_row(
+            name,
+            percent(figures["match_rate"]),
+            percent(figures["signal_rate"]),
+            *(str(figures[stage]) for stage in stages),
+            release.get("serving", "base"),
+        )
+    return table
+
+
+def _reasons(figures: dict[str, Any]) -> list[Any]:
+    """One line per kind of loss that has figures."""
+    from rich.text import Text
+
+    lines = []
+    for key, title in (
+        ("classes", "exchanges by class"),
+        ("rules", "matched by rule"),
+        ("unmatched", "unmatched, why"),
+        ("no_signal", "judged, no signal, why"),
+        ("verdicts", "verdicts"),
+        ("abstentions", "votes abstained, why"),
+        ("drops", "left out of a step, why"),
+    ):
+        if figures.get(key):
+            found = sorted(figures[key].items(), key=lambda item: -item[1])
+            lines.append(Text(f"{title:24}" + "  ".join(f"{label} {n}" for label, n in found)))
+    if figures.get("turns"):
+        turns = figures["turns"]
+        shares = "  ".join(f"{k} {percent(figures[k] / turns)}" for k in ("tagged", "hinted", "captured"))
+        lines.append(Text(f"{'share of turns':24}{shares}"))
+    return lines
+
+
+def _health(document: dict[str, Any]) -> list[Any]:
+    from rich.text import Text
+
+    lines = []
+    lags = {group: sum(topics.values()) for group, topics in document.get("lag", {}).items()}
+    if lags:
+        shown = "  ".join(f"{group.removeprefix('clawback-')} {n}" for group, n in lags.items())
+        lines.append(Text(f"{'records behind':24}{shown}"))
+    for name, scenario in document["scenarios"].items():
+        release = scenario["release"]
+        if release and release["events"]:
+            events = "  ".join(f"{event} {n}" for event, n in release["events"].items())
+            lines.append(Text(f"{'steps of ' + name[:14]:24}{release['step']} steps  {events}"))
+    if document.get("dead_letters"):
+        shown = "  ".join(f"{label} {n}" for label, n in document["dead_letters"].items())
+        lines.append(Text(f"{'dead letters':24}{shown}", style="red"))
+    gap = document["gap_seconds"]
+    if gap["count"]:
+        ttl = document["session_ttl_seconds"]
+        lines.append(Text(f"{'reply to answer':24}p50 {gap['p50']:.1f} s  p99 {gap['p99']:.1f} s  (TTL {ttl:.0f} s)"))
+    return lines
+
+
+def percent(value: float | None) -> str:
+    """A rate for people; a dash where there was nothing to divide by."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _colour(value: float | None, low: float = 0.5) -> str:
+    return "bold dim" if value is None else "bold red" if value < low else "bold green"
