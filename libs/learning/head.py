@@ -38,7 +38,7 @@ class _TokenStats(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, base_logits: Tensor | None, target: Tensor, candidates: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        logp = _log_softmax_(_wide(logits.detach()))
+        logp = _log_softmax_(wide(logits.detach()))
         p = logp.exp()
         entropy = -torch.linalg.vecdot(p, logp)
         target_logp = logp.gather(1, target.unsqueeze(1)).squeeze(1)
@@ -46,7 +46,7 @@ class _TokenStats(torch.autograd.Function):
         if base_logits is None:
             gap, kl = None, torch.zeros_like(entropy)
         else:
-            gap = torch.sub(logp, _log_softmax_(_wide(base_logits.detach())), out=logp)
+            gap = torch.sub(logp, _log_softmax_(wide(base_logits.detach())), out=logp)
             kl = torch.linalg.vecdot(p, gap)
         ctx.save_for_backward(p, gap, kl, target, candidates)
         ctx.dtype = logits.dtype
@@ -64,7 +64,7 @@ class _TokenStats(torch.autograd.Function):
         return out.to(ctx.dtype), None, None, None
 
 
-def _wide(logits: Tensor) -> Tensor:
+def wide(logits: Tensor) -> Tensor:
     """At least float32: a softmax over a vocabulary in bfloat16 would lose the small probabilities."""
     return logits if logits.dtype == torch.float64 else logits.float()
 

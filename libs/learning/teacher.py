@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from libs.learning.distill import choose_hint, member
-from libs.learning.head import chunks
+from libs.learning.head import chunks, wide
 from libs.learning.model import Policy
 from libs.learning.objective import ObjectiveConfig, Targets
 from libs.learning.packing import pack, plan_packs
@@ -85,7 +85,7 @@ def _grade(
     ids, _ = candidates(sample, config.top_k, policy.vocab_size)
     at = torch.from_numpy(ids).to(policy.device)
     outs = [
-        grade(policy.head(hidden[rows], base=True).float(), at[rows], config.top_k)
+        grade(wide(policy.head(hidden[rows], base=True)), at[rows], config.top_k)
         for rows in chunks(hidden.shape[0], step.chunk_rows)
     ]
     a, b, c = zip(*outs, strict=True)
