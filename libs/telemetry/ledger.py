@@ -20,10 +20,11 @@ from libs.contracts import (
 from libs.telemetry.rates import MAIN_CLASSES, Counts, Feedback, ScenarioState, Turn, count
 
 BUCKET_SECONDS = 60
+MAX_EARLY = 50_000  # feedback ids that a release named and no judged turn yet
 
 
 class Ledger:
-    """Not thread-safe; memory is one `Turn` per exchange kept (see `older_than` and `forget`)."""
+    """Not thread-safe; memory is one `Turn` per exchange kept (see `oldest` and `forget`)."""
 
     def __init__(self) -> None:
         self.turns: dict[str, Turn] = {}
@@ -31,6 +32,7 @@ class Ledger:
         self.newest: float = 0.0  # the newest record time seen: the ledger's clock
         self._turn_of: dict[str, str] = {}  # feedback id -> exchange id
         self._early: dict[str, dict[str, object]] = {}  # feedback id -> what a release said before the turn was known
+        self._events: set[tuple[str, str, str]] = set()
         self._buckets: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._last_at: dict[str, float] = {}
         self._cache: dict[tuple[str, int], tuple[float, str, Counts]] = {}
@@ -111,10 +113,13 @@ class Ledger:
 
     def _released(self, r: PolicyRelease) -> set[str]:
         state = self.scenarios.setdefault(r.scenario, ScenarioState())
+        mark = (r.scenario, r.event, r.batch_id or f"{r.release_id} {r.created_at}")
+        if mark not in self._events:  # a batch ends in one event, however often it is told
+            self._events.add(mark)
+            state.events[r.event] = state.events.get(r.event, 0) + 1
         if r.created_at > state.at:  # events of one scenario are ordered by their time; a repeat is not newer
             state.at, state.serving, state.step, state.number = r.created_at, r.serving, r.step, r.number
             state.last_event, state.last_reason = r.event, r.reason
-            state.events[r.event] = state.events.get(r.event, 0) + 1
             if r.metrics:
                 state.metrics = dict(r.metrics)
         touched: set[str] = set()
@@ -130,6 +135,8 @@ class Ledger:
         turn_id = self._turn_of.get(feedback_id)
         if turn_id is None:
             self._early.setdefault(feedback_id, {}).update(facts)
+            if len(self._early) > MAX_EARLY:
+                self._early.pop(next(iter(self._early)))
             return set()
         return self._feedback(feedback_id, turn_id, "", 0.0, **facts)
 
@@ -161,16 +168,7 @@ class Ledger:
         self._buckets[new].add(turn.exchange_id)
         self._cache.pop(new, None)
 
-    # --- state out and in again (a table's values) --------------------------------------------------------------
-
-    def restore(self, turn: Turn) -> None:
-        """Take back a turn that was saved earlier."""
-        self.turns[turn.exchange_id] = turn
-        self._place(turn, turn.scenario, turn.at)
-        self.newest = max(self.newest, turn.at, turn.answered_at)
-        self._turn_of.update(dict.fromkeys(turn.feedback, turn.exchange_id))
-        if turn.is_main and turn.session_id is not None:
-            self._last_at[turn.session_id] = max(turn.at, self._last_at.get(turn.session_id, 0.0))
+    # --- keeping it bounded -----------------------------------------------------------------------------------
 
     def forget(self, exchange_id: str) -> None:
         """Drop a turn and all that hangs on it."""
@@ -187,11 +185,17 @@ class Ledger:
         if turn.session_id is not None and self._last_at.get(turn.session_id, -1.0) <= turn.at:
             self._last_at.pop(turn.session_id, None)
 
-    def older_than(self, at: float) -> list[str]:
-        """Exchange ids from minutes that ended before `at`, oldest minute first."""
-        limit = int(at) // BUCKET_SECONDS
-        keys = sorted((key for key in self._buckets if key[1] < limit), key=lambda key: key[1])
-        return [exchange_id for key in keys for exchange_id in self._buckets[key]]
+    def oldest(self, *, before: float | None = None, at_least: int = 0) -> list[str]:
+        """Exchange ids of the minutes that ended before `before`, and then on until there are `at_least`.
+
+        An exchange that only its answer has named so far has no time yet and does not count as old.
+        """
+        found: list[str] = []
+        for key in sorted(self._buckets, key=lambda key: key[1]):
+            old = before is not None and 0 < key[1] < int(before) // BUCKET_SECONDS
+            if old or len(found) < at_least:
+                found += self._buckets[key] if old else sorted(self._buckets[key])[: at_least - len(found)]
+        return found
 
     # --- figures out ---------------------------------------------------------------------------------------------
 

@@ -86,11 +86,10 @@ class Recorder:
 
     def expire(self, *, before: float) -> int:
         """Let go of exchanges received before `before` (unix seconds) and of the oldest above the bound."""
-        old = self.ledger.older_than(before)
-        excess = len(self.ledger.turns) - len(old) - self._max_exchanges
-        if excess > 0:
-            metrics.MONITOR_EVICTED.inc(excess)
-            old = self.ledger.older_than(float("inf"))[: len(old) + excess]
+        aged = self.ledger.oldest(before=before)
+        excess = len(self.ledger.turns) - self._max_exchanges
+        old = self.ledger.oldest(before=before, at_least=excess)
+        metrics.MONITOR_EVICTED.inc(len(old) - len(aged))
         for exchange_id in old:
             self._drop(exchange_id)
         return len(old)
