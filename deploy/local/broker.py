@@ -20,6 +20,8 @@ CLIENT_ENV = {
     "CLAWBACK_KAFKA_FETCH_MAX_WAIT_MS": "20",
     "CLAWBACK_KAFKA_SESSION_TIMEOUT_MS": "3000",
     "CLAWBACK_KAFKA_HEARTBEAT_INTERVAL_MS": "300",
+    # When its members leave one by one and the leader is the last, nobody can ever join that group again.
+    "CLAWBACK_KAFKA_LEAVE_GROUP": "false",
 }
 
 

@@ -27,6 +27,7 @@ class ServiceSettings(BaseSettings):
     kafka_session_timeout_ms: int = Field(default=30_000, ge=1_000)
     kafka_heartbeat_interval_ms: int = Field(default=3_000, ge=100)
     kafka_rebalance_timeout_ms: int = Field(default=60_000, ge=1_000, description="longer than stream_drain_seconds")
+    kafka_leave_group: bool = Field(default=True, description="off for the local broker, which loses its leader by it")
     kafka_max_request_size: int = Field(default=8 * 1024 * 1024, ge=64 * 1024)
     kafka_security_protocol: str = "PLAINTEXT"
     kafka_ssl_cafile: str | None = None

@@ -188,8 +188,12 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             raise _as_ours(error, "end_offsets") from error
 
     async def stop(self) -> None:
-        if self._client is not None:
-            await self._client.stop()
+        if self._client is None:
+            return
+        if not self._settings.kafka_leave_group and self._client._coordinator is not None:
+            # aiokafka has no setting for it; the member's session then runs out as after a crash.
+            self._client._coordinator._maybe_leave_group = _stay
+        await self._client.stop()
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         if self._fetch is not None:
@@ -285,6 +289,10 @@ class KafkaProducer:
             ) from error
         except (KafkaError, OSError) as error:
             raise _as_ours(error, "produce") from error
+
+
+async def _stay() -> None:
+    return None
 
 
 def _as_ours(error: Exception, what: str) -> RetryError | StopError:
