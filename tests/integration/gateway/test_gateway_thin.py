@@ -8,9 +8,9 @@ from pathlib import Path
 import openai
 import pytest
 from aiohttp import web
-from tests.integration.gateway.harness import Upstream, chat_chunk, consume, gateway, sse, stream_bytes
 
 from libs.streams.config import ServiceSettings
+from tests.integration.gateway.harness import Upstream, chat_chunk, consume, gateway, sse, stream_bytes
 
 pytestmark = pytest.mark.integration
 
