@@ -8,7 +8,7 @@ run side by side, each token of a response comes from one release, and no keys o
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +47,7 @@ class Engine:
         self._waiting: OrderedDict[str, deque[Sequence]] = OrderedDict()
         self._running: list[Sequence] = []
         self._device = weights.device
+        self._retired: set[int] = set()  # owners whose last sequences still run: nothing new is kept for them
 
     @property
     def waiting(self) -> int:
@@ -79,12 +80,14 @@ class Engine:
 
     def forget_releases(self, serving: Iterable[Release]) -> None:
         """Drop cached prompts of every release that neither serves nor runs."""
-        keep = {release.owner for release in serving} | {s.request.release.owner for s in self._running}
-        self._prefixes.forget(keep)
+        serves = {release.owner for release in serving}
+        runs = {s.request.release.owner for s in (*self._running, *self._queued())}
+        self._retired = runs - serves
+        self._prefixes.forget(serves | runs)
 
     def abort(self) -> News:
         """End every sequence with an error, after a step failed; the engine is empty and usable afterwards."""
-        everyone = [*self._running, *(s for queue in self._waiting.values() for s in queue)]
+        everyone = [*self._running, *self._queued()]
         self._waiting.clear()
         return [self._end(s, Step(None, s.text.finish(), "error")) for s in everyone]
 
@@ -95,6 +98,9 @@ class Engine:
         for decoder in dict.fromkeys(s.request.release.decoder for s in self._running):
             news += self._advance(decoder)
         return news
+
+    def _queued(self) -> Iterator[Sequence]:
+        return (sequence for queue in self._waiting.values() for sequence in queue)
 
     # --- taking in and letting go --------------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class Engine:
         """Keep the keys and values of `tokens`, which lie at the start of the sequence's slot, for later prompts."""
         owner = sequence.request.release.owner
         assert sequence.pool is not None
-        if self._prefixes.wants(owner, tokens):
+        if owner not in self._retired and self._prefixes.wants(owner, tokens):
             self._prefixes.add(owner, tokens, sequence.pool.read(sequence.slot, len(tokens)))
 
     # --- one forward pass ----------------------------------------------------------------------------------------

@@ -30,6 +30,22 @@ _PARTS = {
     "down": ("down_proj",),
 }
 
+# peft settings that change what an adapter computes, beyond equation 3
+_OTHER_THAN_LORA = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "bias",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "modules_to_save",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -85,13 +101,8 @@ def _scales(directory: Path) -> Any:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}", reason="weights_unreadable") from error
-    for field, plain in (
-        ("use_dora", False),
-        ("modules_to_save", None),
-        ("bias", "none"),
-        ("trainable_token_indices", None),
-    ):
-        if config.get(field) not in (plain, None, [], {}):
+    for field in _OTHER_THAN_LORA:
+        if config.get(field) not in (None, False, "none", [], {}):
             raise ConfigError(f"{path}: {field} = {config[field]!r} is not supported", reason="adapter_unsupported")
     alphas: dict[str, float] = config.get("alpha_pattern") or {}
 
