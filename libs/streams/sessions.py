@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import BlockingConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -52,6 +54,8 @@ class ScriptStore:
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
             health_check_interval=30,
+            # After a restart every pooled connection fails once; scripts are idempotent, so they may run again.
+            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
         )
         self.redis: Redis = Redis(connection_pool=self._pool)
 
