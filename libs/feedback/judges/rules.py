@@ -18,7 +18,7 @@ from libs.feedback.rules.clauses import Reading, pick, read
 from libs.feedback.rules.hints import advise
 from libs.feedback.rules.language import FOLDER, Language, fingerprint, languages
 from libs.feedback.rules.repeat import Repeat, compare
-from libs.feedback.rules.situation import Situation, person_words, situation
+from libs.feedback.rules.situation import Situation, person_words, related, situation
 from libs.feedback.rules.targets import target, undone
 from libs.feedback.rules.text import Words
 
@@ -50,7 +50,7 @@ class RulesJudge:
         candidates = pick(spoken, known)
         reading = read(spoken, candidates)
         repeat = _repeat(question, seen.words, candidates)
-        found = decide.decide(seen, reading, repeat)
+        found = decide.decide(seen, reading, repeat, related=related(question, spoken, candidates))
         if found.verdict == 0:
             return _machine(question, seen) if seen.results.state == "failure" and not reading.questions else []
         number = target(question, spoken, candidates)

@@ -13,7 +13,7 @@ from libs.feedback.rules.text import sentences, words
 Wish = Literal["avoid", "keep", "change", "do"]
 
 _CYRILLIC = re.compile(r"[\u0400-\u04ff]")
-_SHORT_WORDS = 12
+_SHORT_WORDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,17 @@ class Reading:
     fault: list[str] = field(default_factory=list)
     sarcasm: list[str] = field(default_factory=list)
     accept: list[str] = field(default_factory=list)
+    partial: list[str] = field(default_factory=list)
     assent: list[str] = field(default_factory=list)
+    yes: list[str] = field(default_factory=list)
+    transform: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     redo: list[str] = field(default_factory=list)
     change: list[str] = field(default_factory=list)
     alter: list[str] = field(default_factory=list)
     create: list[str] = field(default_factory=list)
     builds: list[str] = field(default_factory=list)
+    extend: list[str] = field(default_factory=list)
     onward: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
     doubt: list[str] = field(default_factory=list)
@@ -73,6 +78,7 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
     bare = soften(text, language)
     asks = has("question", text)
     creates = has("create", bare)
+    wishes = has("wish", text)
     if has("greeting", text):
         out.greeting = True
         return
@@ -85,29 +91,49 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
     # In a new task "the app crashes when ..." describes the task, not the reply.
     if has("fault", text) and not asks and not creates:
         out.fault.append(text)
-    if has("redo", text) and not creates:
+    redo = language.find("redo", text)
+    if redo is not None and (wishes or not asks) and (not creates or len(redo[0]) * 2 > len(bare)):
         out.redo.append(text)
     if has("assent", text.strip(" .!?")) and not asks:
         out.assent.append(text)
+    if has("yes", text.strip(" .!")):
+        out.yes.append(text)
+    if has("transform", bare):
+        out.transform.append(text)
     if has("doubt", text):
         out.doubt.append(text)
     if has("next", text):
         out.onward.append(text)
     if has("builds", text):
         out.builds.append(text)
-    wishes = has("wish", text)
     if (has("change", text) or (wishes and has("alter", bare))) and (not asks or wishes):
-        out.change.append(text)
+        # "explain it in simple words" changes the reply; "explain black holes in simple words" is another task
+        if not creates or wishes or has("pronoun", bare) or len(words(bare)) <= _SHORT_WORDS:
+            out.change.append(text)
     if asks and not wishes:
-        out.questions.append(text)
+        # "can you write a cover letter?" is a request in the form of a question
+        (out.requests if creates and has("polite", text) else out.questions).append(text)
     elif creates:
         out.create.append(text)
+        if has("extend", bare):
+            out.extend.append(text)
     if not asks and (has("alter", bare) or has("instead", text)):
         out.alter.append(text)
     if not asks:
         _acceptance(text, language, out)
+    elif "," in text:
+        # "great, and how do I ...?": the word before the question stands for itself
+        head = text.split(",")[0]
+        if len(words(head)) <= 3 and not has("question", head):
+            _acceptance(head, language, out)
     if not asks or wishes:
-        out.clauses.extend(_instructions(text, language))
+        instructions = _instructions(text, language)
+        out.clauses.extend(instructions)
+        if not creates and not asks:
+            out.alter.extend(c.text for c in instructions if has("alter", c.text))
+        if not creates:
+            # "no lists, please": a property of the reply that is not wanted
+            out.change.extend(c.text for c in instructions if c.wish == "avoid" and _aspect(c))
 
 
 def _acceptance(text: str, language: Language, out: Reading) -> None:
@@ -121,8 +147,18 @@ def _acceptance(text: str, language: Language, out: Reading) -> None:
             # "it is not perfect": praise under a negation speaks against the reply
             out.negative.append(text)
             return
+        rest = text[match.end() :]
+        but = language.find("but", rest)
+        if but is not None and len(words(rest[but.end() :])) > 0 and not language.has("accept", rest[but.end() :]):
+            # "good, but shorter": accepted in part
+            out.partial.append(text)
+            return
         out.accept.append(match[0])
         return
+
+
+def _aspect(clause: Clause) -> bool:
+    return any(a.match.search(clause.what or clause.text) for a in clause.language.aspects)
 
 
 def soften(text: str, language: Language) -> str:

@@ -9,7 +9,10 @@ from libs.feedback.rules.clauses import Reading
 from libs.feedback.rules.repeat import Repeat
 from libs.feedback.rules.situation import Situation
 
-_FEW_WORDS = 30
+_FEW_WORDS = 10
+_SAME_MATTER = 0.75
+_OTHER_MATTER = 0.2
+_BARE_NO_CHARS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,55 +22,71 @@ class Decision:
     ground: str = ""
 
 
-def decide(seen: Situation, r: Reading, repeat: Repeat) -> Decision:
-    """The verdict on the words of one next state (`seen.words` is not empty)."""
-    rejected = _rejection(seen, r, repeat)
+def decide(seen: Situation, r: Reading, repeat: Repeat, *, related: float) -> Decision:
+    """The verdict on the words of one next state (`seen.words` is not empty).
+
+    `related` is the share of the words' content that the request or the reply mention, 0..1.
+    """
+    rejected = _rejection(seen, r, repeat, related)
     if rejected is not None:
         return rejected
     if seen.results.state == "failure" and not (r.accept or r.assent):
         return Decision(0)
-    return _acceptance(seen, r, repeat)
+    return _acceptance(seen, r, repeat, related)
 
 
-def _rejection(seen: Situation, r: Reading, repeat: Repeat) -> Decision | None:
+def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> Decision | None:
     if r.greeting and not (r.negative or r.clauses):
         return Decision(0, "ambiguous", "a greeting")
     if seen.again:
         return Decision(-1, "redo", "asked again by command")
-    if r.sarcasm:
-        return Decision(-1, "sarcasm", r.sarcasm[0])
     if repeat == "same":
         return Decision(-1, "redo", "the same request again")
-    if r.negative:
-        return Decision(-1, "correction", r.negative[0])
-    if r.fault:
-        return Decision(-1, "correction", r.fault[0])
-    if r.redo:
-        return Decision(-1, "redo", r.redo[0])
+    if seen.asked and len(r.negative) == 1 and len(r.negative[0]) <= _BARE_NO_CHARS:
+        return Decision(0, "ambiguous", "declines an offer")
+    for kind, signs in (
+        ("sarcasm", r.sarcasm),
+        ("correction", r.negative),
+        ("correction", r.fault),
+        ("partial", r.partial),
+        ("redo", r.redo),
+    ):
+        if signs:
+            return Decision(-1, kind, signs[0])
     if repeat == "rephrased" and (seen.fresh or not (r.builds or r.onward or r.accept)):
         return Decision(-1, "rephrase", "the request in other words")
-    if r.accept and (r.change or r.alter):
-        return Decision(-1, "partial", (r.change or r.alter)[0])
     if r.change:
         return Decision(-1, "partial", r.change[0])
-    if r.alter and not (r.builds or r.onward or seen.switch or seen.fresh or r.questions):
-        return Decision(-1, "correction", r.alter[0])
+    if r.alter and not (r.assent or r.create or r.builds or r.onward or r.questions or seen.switch or seen.fresh):
+        # A long instruction that shares nothing with the turn is about something else.
+        if related > 0 or len(" ".join(w.text for w in seen.words).split()) <= _FEW_WORDS:
+            return Decision(-1, "correction", r.alter[0])
     return None
 
 
-def _acceptance(seen: Situation, r: Reading, repeat: Repeat) -> Decision:
+def _acceptance(seen: Situation, r: Reading, repeat: Repeat, related: float) -> Decision:
     if r.accept:
         return Decision(1, "praise", r.accept[0])
-    if r.assent:
-        return Decision(1, "built_on", r.assent[0])
+    if r.assent or (r.yes and seen.asked):
+        return Decision(1, "built_on", (r.assent or r.yes)[0])
     if repeat == "parallel" or r.doubt:
         return Decision(0)
     if r.onward and (r.create or r.questions or r.alter):
         return Decision(1, "moved_on", r.onward[0])
+    if r.transform:
+        return Decision(0, "ambiguous", "puts the reply into another form: altered or built on")
+    if r.requests and related <= _OTHER_MATTER:
+        return Decision(1, "moved_on", r.requests[0])
+    if (r.questions or r.requests) and not r.create:
+        return Decision(0)
+    if seen.fresh and related >= _SAME_MATTER:
+        return Decision(0, "ambiguous", "started afresh on the same matter")
     if r.create and r.builds:
         return Decision(1, "built_on", r.builds[0])
-    if r.create and not r.questions and not r.alter:
+    if r.extend and not (seen.delivered or seen.switch or seen.fresh):
+        return Decision(0, "ambiguous", "adds to the reply: altered or extended")
+    if r.create and not r.alter:
         return Decision(1, "moved_on", r.create[0])
-    if (seen.switch or seen.fresh) and not r.questions and (r.create or r.builds):
+    if (seen.switch or seen.fresh) and (r.create or r.builds):
         return Decision(1, "moved_on", "went on to something else")
     return Decision(0)

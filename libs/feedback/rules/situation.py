@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from libs.contracts import Message
 from libs.feedback.judge import Question
-from libs.feedback.rules.text import Words, user_messages
+from libs.feedback.rules.language import Language
+from libs.feedback.rules.text import Words, stems, user_messages
 from libs.feedback.rules.tools import ToolReading, is_call, looks_like_failure, read_results
 
 # Client commands by what they say about the reply; the text after SPEAKS is a person's words, after others it is not.
@@ -30,6 +31,8 @@ class Situation:
     fresh: bool
     switch: bool
     called: bool
+    asked: bool  # the reply ends with a question to the person
+    delivered: bool  # a program reported in between: the reply's work was done
     before_undo: tuple[Message, ...] = ()
     after_undo: tuple[Message, ...] = ()
 
@@ -43,7 +46,6 @@ def situation(question: Question) -> Situation:
     said = user_messages(question.next_state)
     commands = {w.command for w in said}
     spoken = [w for w in said if _is_words(w)]
-    # What was said before starting afresh belongs to the old matter; what counts is what follows the last such command.
     reports = [w for w in spoken if looks_like_failure(w.raw)]
     tools = [m for m in question.next_state if m.role == "tool"]
     at = next((i for i, m in enumerate(question.next_state) if _command(m) in UNDO), len(question.next_state))
@@ -59,9 +61,19 @@ def situation(question: Question) -> Situation:
         fresh=bool(commands & FRESH),
         switch=bool(commands & SWITCH),
         called=is_call(question.reply),
+        asked="?" in question.reply[-200:].rsplit("\n", 1)[-1],
+        delivered=bool(tools),
         before_undo=tuple(m for m in question.next_state[:at] if m.role == "tool"),
         after_undo=tuple(tools[len([m for m in question.next_state[:at] if m.role == "tool"]) :]),
     )
+
+
+def related(question: Question, text: str, candidates: Sequence[Language]) -> float:
+    """Share of the text's content words that the request or the reply mention, 0..1; 0 for a text without any."""
+    common = frozenset().union(*(language.common for language in candidates))
+    wanted = set(stems(text, common))
+    known = set(stems(question.reply, common)).union(*(stems(m.text, common) for m in question.prompt))
+    return len(wanted & known) / len(wanted) if wanted else 0.0
 
 
 def _is_words(said: Words) -> bool:

@@ -84,4 +84,14 @@ def _answered(question: Question) -> NumberedTurn:
 def _overlap(wanted: set[str], turn: NumberedTurn, language: Language) -> float:
     prompt = {s for m in turn.prompt if m.role == "user" for s in stems(m.text, language.common)}
     # A word of the request names the turn better than one that only occurs in its long reply.
-    return 2.0 * len(wanted & prompt) + len(wanted & set(stems(turn.reply, language.common)) - prompt)
+    reply = set(stems(turn.reply, language.common))
+    return sum(2.0 if _among(w, prompt) else float(_among(w, reply)) for w in wanted)
+
+
+def _among(word: str, known: set[str]) -> bool:
+    """Also in another form: "packing" names a turn that says "pack"."""
+    if word in known:
+        return True
+    return len(word) > 3 and any(
+        len(k) > 3 and (word.startswith(k) or k.startswith(word) or word[:5] == k[:5]) for k in known
+    )
