@@ -20,6 +20,7 @@ from libs.matching.patterns import person_words
 # Lone surrogates, the mark that replaces them, and control characters come and go on the way through a client.
 _NOISE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffd\ufeff\u200b]")
 _THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL)
+_ESCAPED_NOISE = re.compile(r"\\u00[01][0-9a-f]")
 _DIGEST_BYTES = 10
 SPECIFIC = 24  # characters: a text at least this long is told from others by itself
 _LINE_MIN = 16  # characters of a line that is worth looking up
@@ -49,7 +50,7 @@ def call_text(call: ToolCall) -> str:
         arguments = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
         arguments = call.arguments
-    return f"{call.name}({fold(arguments)})"
+    return f"{call.name}({fold(_ESCAPED_NOISE.sub('', arguments))})"
 
 
 def _number(text: str) -> object:

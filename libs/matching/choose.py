@@ -81,9 +81,7 @@ def choose(plan: Plan, limits: Limits, view: View) -> Choice:
         found = _pick(plan, limits, view, plan.previous, "response", -1)
         return found or Choice(reason="reply_not_served")
     for key in plan.dropped:
-        found = _pick(
-            plan, limits, view, key, "dropped", -1, lambda c: c.outcome != "upstream_error" and c.kind == "main"
-        )
+        found = _pick(plan, limits, view, key, "dropped", -1, lambda c: c.kind == "main")
         if found and found.found:
             return found
     choice = _by_slots(plan, limits, view)
@@ -103,7 +101,7 @@ def _by_slots(plan: Plan, limits: Limits, view: View) -> Choice:
         found = _in_slot(plan, limits, view, slot, at)
         if found and found.found:
             return found
-        if not slot.filler and not view.marked(slot.mark):
+        if not slot.filler and not (slot.mark and view.marked(slot.mark)):
             pieces = _by_lines(plan, limits, view, _row(plan.slots, at), "lines", at)
             return pieces if pieces.found or found is None else found
     return Choice(reason="reply_not_served" if plan.slots else "first_request")
@@ -163,22 +161,35 @@ def _by_lines(plan: Plan, limits: Limits, view: View, groups: Sequence[Sequence[
     """The exchange that most lines come from. Groups are added until one leads; a lead of one common line is none."""
     votes: dict[str, int] = {}
     known: dict[str, Candidate] = {}
+    ends: list[str] = []  # those that the last known line comes from
     sure = False
     for group in groups:
         for key in group:
             under = view.under(key)
             those = [c for c in under if eligible(plan, limits, c) and (level != "bridge" or c.kind == "compaction")]
             sure = sure or (len(those) == 1 and len(under) == 1)
+            ends = ends or [c.id for c in those]
             for c in those:
                 votes[c.id] = votes.get(c.id, 0) + 1
                 known[c.id] = c
-        most = max(votes.values(), default=0)
-        lead = sorted((known[i] for i, n in votes.items() if n == most), key=lambda c: (-c.now, c.id))
+        lead, most = _lead(votes, known, ends)
         if most >= 2 or (most == 1 and sure):
             found = _narrow(plan, lead, level, at)
             if found.found:
                 return found
     return Choice(reason="ambiguous" if votes else "reply_not_served")
+
+
+def _lead(votes: dict[str, int], known: dict[str, Candidate], ends: list[str]) -> tuple[list[Candidate], int]:
+    """Those with most votes, newest first. Where a summary leads but the text ends with a reply, that reply does."""
+    most = max(votes.values(), default=0)
+    lead = [i for i, n in votes.items() if n == most]
+    if all(known[i].kind == "compaction" and i not in ends for i in lead):
+        replies = [i for i in ends if known[i].kind == "main" and votes[i] >= 2]
+        if replies:
+            most = max(votes[i] for i in replies)
+            lead = [i for i in replies if votes[i] == most]
+    return sorted((known[i] for i in lead), key=lambda c: (-c.now, c.id)), most
 
 
 def _bare(plan: Plan, limits: Limits, view: View) -> Choice:

@@ -16,8 +16,9 @@ from libs.matching.plan import Slot
 
 MAX_SLOTS = 8
 MAX_LINES = 12
-_SHORT_HISTORY = 2  # assistant messages; a compacted history holds no more without a tail
-_NEAR = 2  # user messages right before a reply that may be the one it answered
+_SHORT_REPLY = 120  # characters of an acknowledgement
+_LONGEST = 200_000  # characters of one message that are searched for a summary
+_NEAR = 3  # user messages right before a reply that may be the one it answered
 
 
 class Keys:
@@ -93,7 +94,8 @@ def slots(keys: Keys, parts: Sequence[Block], at: Sequence[str], texts: Sequence
         elif len(found) < MAX_SLOTS:
             pieces = [keys.of("line", line) for line in reversed(lines(texts[i])[-MAX_LINES:])]
             probes = keys.reply(parts[:i], at[i], parts[i])
-            found.append(Slot(probes, keys.of("mark", parts[i].key), pieces, run, placeholder(parts[i].text)))
+            mark = "" if parts[i].calls else keys.of("mark", parts[i].key)
+            found.append(Slot(probes, mark, pieces, run, placeholder(parts[i].text)))
     return found
 
 
@@ -108,13 +110,16 @@ def newest_run(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list
 
 
 def bridge_lines(keys: Keys, parsed: ParsedRequest) -> list[str]:
-    """Keys of the lines of everything but tool results, for a request whose history may be a summary."""
-    if sum(m.role == "assistant" for m in parsed.messages) > _SHORT_HISTORY:
-        return []
-    found: list[str] = []
-    for message in parsed.messages:
-        if message.role != "tool":
-            found.extend(lines(message.text[:200_000]))
+    """Keys of the lines that may be a served summary, last line first.
+
+    Only what stands after the newest real reply counts: after a summary, a reply belongs to a newer turn. A short
+    acknowledgement that clients put behind a summary is no real reply. Tool results are never a summary.
+    """
+    messages = parsed.messages
+    real = [i for i, m in enumerate(messages) if m.role == "assistant" and (m.tool_calls or len(m.text) > _SHORT_REPLY)]
+    if real:
+        messages = messages[real[-1] + 1 :]
+    found = [line for m in messages if m.role != "tool" for line in lines(m.text[:_LONGEST])]
     if len(found) > 8 * MAX_LINES:
         found = found[: 4 * MAX_LINES] + found[-4 * MAX_LINES :]
     return [keys.of("line", line) for line in reversed(found)]
@@ -167,7 +172,23 @@ def dropped_keys(keys: Keys, messages: Sequence[ChatMessage], parts: Sequence[Bl
         return []
     if not messages or messages[-1].role != "user" or not block(messages[-1]).text:
         return []
-    return [keys.of("same", chain(parts[:-1])[-1])]
+    return [keys.of("cut", end) for end in _endings(parts[:-1])]
+
+
+def cut_keys(keys: Keys, parts: Sequence[Block], response: ParsedResponse, outcome: str) -> list[str]:
+    """Keys under which a reply that was cut short is found when the next request leaves it out."""
+    if response.finish != "length" and outcome != "client_gone":
+        return []
+    return [keys.of("cut", end) for end in _endings(parts)]
+
+
+def _endings(parts: Sequence[Block]) -> list[str]:
+    """Digest of the newest assistant message and what follows it; nothing for an opening, which many share."""
+    start = next((i for i in range(len(parts) - 1, -1, -1) if parts[i].role == "assistant"), None)
+    if start is None:
+        return []
+    after = [b.first if b.role == "user" else b.text for b in parts[start + 1 :]]
+    return [digest(parts[start].key, *after)]
 
 
 def same_key(keys: Keys, parts: Sequence[Block], at: Sequence[str], response_id: str | None) -> str:
@@ -180,6 +201,7 @@ __all__ = [
     "TrafficRaw",
     "blocks",
     "bridge_lines",
+    "cut_keys",
     "dropped_keys",
     "newest_run",
     "reply_keys",

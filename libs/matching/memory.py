@@ -124,7 +124,7 @@ class _Slot:
             verdict.turn.answered.append(plan.id)
         if plan.same:
             self._put(plan.same, plan.id, limits)
-        for key in [k for _, k in plan.keys] + plan.own_lines + plan.own_spawns + [plan.own_response]:
+        for key in [k for _, k in plan.keys] + plan.own_cut + plan.own_lines + plan.own_spawns + [plan.own_response]:
             if key and plan.delivered:
                 self._put(key, plan.id, limits)
         if choice.found is None and plan.kind == "main":

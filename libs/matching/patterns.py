@@ -135,6 +135,16 @@ _NEWS = re.compile(
 )
 
 
+# A history that was summarised, rather than the wish to have it summarised.
+_RESUMED = re.compile(
+    r"\b(?:was|were|been|being|is) (?:now )?(?:compacted|summari[sz]ed|condensed|compressed|continued|truncated)\b"
+    r"|\b(?:here(?:'s| is)|below is|following is|this is) (?:a|the) summary\b"
+    r"|\bsummary (?:below|above|of (?:the|our) (?:conversation|work|previous|earlier)[^.\n]{0,40}:)"
+    r"|\b(?:previously|earlier) (?:we|you and i|i) (?:spoke|talked|discussed|worked)\b|\bi spoke to you previously\b",
+    re.IGNORECASE,
+)
+
+
 def _asks(text: str) -> SideKind | None:
     return next((kind for kind, pattern in _ASKS if pattern.search(text)), None)
 
@@ -151,7 +161,7 @@ def instruction_kind(text: str, *, sure: bool) -> SideKind | None:
     the more so (`sure`) where a person's words are likely, in a conversation with history and tools.
     """
     head = text[:4000]
-    kind = _asks(head)
+    kind = None if _RESUMED.search(text[:300]) else _asks(head)
     if kind is None or (not person_words(text) and _NEWS.search(head)):
         return None
     needed = 1 if kind == "heartbeat" else 3 if sure and len(text) < 240 else 2

@@ -30,7 +30,7 @@ class Slot(msgspec.Struct, frozen=True):
     """One assistant message of a request, where a served reply may sit."""
 
     probes: list[tuple[str, str]]  # (level, key), strongest first
-    mark: str  # key under which a text that clients put there themselves is known
+    mark: str  # key under which a text that clients put there themselves is known; "" where it calls tools
     lines: list[str]  # keys of its lines, last line first
     run: int  # equal for assistant messages in a row
     filler: bool = False  # a placeholder by its wording
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # why a side call is one
     retries: int  # the client's own count
     same: str  # key of the whole request
-    dropped: list[str]  # keys of requests that this one would extend if their reply had been dropped
+    dropped: list[str]  # keys of cut-short exchanges that this request would extend if it had left their reply out
     previous: str  # key of the response named as the previous one
     slots: list[Slot]  # newest first
     bridge: list[str]  # of the other messages
@@ -64,6 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ids: list[str]  # ids in the own reply
     calls: bool  # the own reply calls tools
     keys: list[tuple[str, str]]  # (level, key) of the own reply
+    own_cut: list[str]  # keys of the request, when the reply was cut short
     own_lines: list[str]
     own_spawns: list[str]
     own_response: str

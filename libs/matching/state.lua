@@ -105,8 +105,33 @@ end
 
 local function nothing(reason) return {level = '', at = -1, reason = reason} end
 
+local function leaders(votes, known, order, ends)
+  local most, lead = 0, {}
+  for _, id in ipairs(order) do most = math.max(most, votes[id]) end
+  local ending, summaries = {}, true
+  for _, id in ipairs(ends) do ending[id] = true end
+  for _, id in ipairs(order) do
+    if votes[id] == most then
+      lead[#lead + 1] = known[id]
+      summaries = summaries and known[id].kind == 'compaction' and not ending[id]
+    end
+  end
+  if summaries then
+    local best, replies = 1, {}
+    for _, id in ipairs(ends) do
+      if known[id].kind == 'main' and votes[id] >= 2 then best = math.max(best, votes[id]) end
+    end
+    for _, id in ipairs(ends) do
+      if best >= 2 and known[id].kind == 'main' and votes[id] == best then replies[#replies + 1] = known[id] end
+    end
+    if #replies > 0 then most, lead = best, replies end
+  end
+  table.sort(lead, function(a, b) if a.now ~= b.now then return a.now > b.now end return a.id < b.id end)
+  return lead, most
+end
+
 local function by_lines(groups, level, at)
-  local votes, known, order, sure = {}, {}, {}, false
+  local votes, known, order, ends, sure = {}, {}, {}, {}, false
   for _, group in ipairs(groups) do
     for _, key in ipairs(group) do
       local all, those = under(key), {}
@@ -114,16 +139,15 @@ local function by_lines(groups, level, at)
         if eligible(c) and (level ~= 'bridge' or c.kind == 'compaction') then those[#those + 1] = c end
       end
       if #those == 1 and #all == 1 then sure = true end
+      local first = #ends == 0
       for _, c in ipairs(those) do
+        if first then ends[#ends + 1] = c.id end
         if not votes[c.id] then order[#order + 1] = c.id end
         votes[c.id] = (votes[c.id] or 0) + 1
         known[c.id] = c
       end
     end
-    local most, lead = 0, {}
-    for _, id in ipairs(order) do most = math.max(most, votes[id]) end
-    for _, id in ipairs(order) do if votes[id] == most then lead[#lead + 1] = known[id] end end
-    table.sort(lead, function(a, b) if a.now ~= b.now then return a.now > b.now end return a.id < b.id end)
+    local lead, most = leaders(votes, known, order, ends)
     if most >= 2 or (most == 1 and sure) then
       local found = narrow(lead, level, at)
       if found.found then return found end
@@ -140,7 +164,7 @@ local function by_slots()
       if found then break end
     end
     if found and found.found then return found end
-    if not slot.filler and call('EXISTS', prefix .. 'f:' .. slot.mark) == 0 then
+    if not slot.filler and (slot.mark == '' or call('EXISTS', prefix .. 'f:' .. slot.mark) == 0) then
       local row = {}
       for j = i, #plan.slots do
         if plan.slots[j].run == slot.run then row[#row + 1] = plan.slots[j].lines end
@@ -168,7 +192,7 @@ local function choose()
     return pick(plan.previous, 'response', -1) or nothing('reply_not_served')
   end
   for _, key in ipairs(plan.dropped) do
-    local found = pick(key, 'dropped', -1, function(c) return c.outcome ~= 'upstream_error' and c.kind == 'main' end)
+    local found = pick(key, 'dropped', -1, function(c) return c.kind == 'main' end)
     if found and found.found then return found end
   end
   local choice = by_slots()
@@ -319,6 +343,7 @@ local function remember(choice, said)
   if plan.same ~= '' then put(plan.same, plan.id) end
   if plan.delivered then
     for _, pair in ipairs(plan.keys) do put(pair[2], plan.id) end
+    for _, k in ipairs(plan.own_cut) do put(k, plan.id) end
     for _, k in ipairs(plan.own_lines) do put(k, plan.id) end
     for _, k in ipairs(plan.own_spawns) do put(k, plan.id) end
     if plan.own_response ~= '' then put(plan.own_response, plan.id) end
