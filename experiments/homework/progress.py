@@ -47,13 +47,15 @@ class Progress:
         """Name the stage. Printed as a line where there is no live panel."""
         self._doing = what
         if self._live is None:
-            self.console.print(f"[{self._elapsed():5.0f} s] {what}", markup=False, highlight=False)
+            self.console.print(f"[{self._elapsed():5.0f} s] {what}", markup=False, highlight=False, soft_wrap=True)
 
     def show(self, results: Sequence[SessionResult], facts: Facts, *, line: bool = False) -> None:
         """Take in the newest results. `line` prints them where there is no live panel (the end of a wave)."""
         self._results, self._facts = results, facts
         if line and self._live is None:
-            self.console.print(f"[{self._elapsed():5.0f} s] {self.line()}", markup=False, highlight=False)
+            self.console.print(
+                f"[{self._elapsed():5.0f} s] {self.line()}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def line(self) -> str:
         """The state as one plain line."""
@@ -89,7 +91,7 @@ class Progress:
             ("match rate", _rate(counts.match_rate)),
             ("signal rate", _rate(counts.signal_rate)),
             ("trained turns", str(self._facts.trained)),
-            ("serving", self._facts.serving),
+            ("serving", self._facts.serving.rpartition("@")[2]),
             ("step losses", " ".join(f"{loss:.3f}" for loss in losses if loss is not None) or "–"),
         ]
 
