@@ -1,4 +1,4 @@
-"""Run the homework experiment on a local stack: a student's complaints change the weights that answer it."""
+"""Run the homework experiment on a local stack: complaints change the weights that answer them."""
 
 from __future__ import annotations
 
