@@ -35,6 +35,8 @@ class ServiceSettings(BaseSettings):
     kafka_sasl_username: str | None = None
     kafka_sasl_password: str | None = Field(default=None, repr=False)
 
+    claims_url: str = Field(default="", description="fsspec URL for records over the topics' limit; see claims.py")
+
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
 
     stream_max_in_flight: int = Field(default=64, ge=1, description="records handled at once per process")

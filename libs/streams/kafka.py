@@ -21,6 +21,7 @@ from aiokafka.errors import (
     UnknownError,
 )
 
+from libs.contracts import claims
 from libs.errors import ConfigError, DeadLetterError, RetryError, StopError
 from libs.streams.backend import Listener
 from libs.streams.config import ServiceSettings
@@ -33,6 +34,7 @@ _log = get_logger("streams.kafka")
 # Acknowledgements arrive late when the broker stalls: a short timeout reports sends as failed that were stored.
 _REQUEST_TIMEOUT_MS = 40_000
 _MAX_POLL_INTERVAL_MS = 300_000
+RECORD_OVERHEAD_BYTES = 16 * 1024  # key, headers and batch around a value, with room to spare
 _MAY_PASS = (
     KafkaTimeoutError,
     KafkaUnavailableError,
@@ -278,8 +280,11 @@ class KafkaProducer:
 
     async def _send(self, client: AIOKafkaProducer, output: Output) -> None:
         key = None if output.key is None else output.key.encode()
+        value = output.value
+        if len(value) > self._settings.kafka_max_request_size - RECORD_OVERHEAD_BYTES:
+            value = await asyncio.to_thread(claims.store, value, self._settings.claims_url, output.topic)
         try:
-            await client.send_and_wait(output.topic, output.value, key=key)
+            await client.send_and_wait(output.topic, value, key=key)
         except (MessageSizeTooLargeError, RecordTooLargeError) as error:
             raise DeadLetterError(
                 f"a record of {len(output.value)} bytes does not fit into {output.topic}; the limits are "

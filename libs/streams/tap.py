@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from libs.contracts import TOPICS, Record, decode
-from libs.errors import ConfigError, ContractError
+from libs.contracts import TOPICS, Record, claims, decode
+from libs.errors import ConfigError, ContractError, RetryError
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
 from libs.streams.types import StreamRecord
@@ -65,11 +65,12 @@ def kind_of(topic: str) -> type[Record]:
     raise ConfigError(f"no such topic: {topic}; there are {', '.join(TOPICS)}")
 
 
-def decoded(source: StreamRecord) -> Tapped:
+def decoded(source: StreamRecord, claims_url: str = "") -> Tapped:
     """Decode by topic; a record that is not of its topic's form comes back with the error."""
     try:
-        return Tapped(source, decode(source.value, kind_of(source.topic)))
-    except ContractError as error:
+        value = claims.redeem(source.value, claims_url) if claims.is_ticket(source.value) else source.value
+        return Tapped(source, decode(value, kind_of(source.topic)))
+    except (ContractError, RetryError) as error:
         return Tapped(source, None, str(error))
 
 
@@ -90,7 +91,7 @@ async def tap(
     async for source in read(settings, topics, start=start, follow=follow):
         if source is None:
             continue
-        tapped = decoded(source)
+        tapped = decoded(source, settings.claims_url)
         if isinstance(where, Filter):
             kept = where.keeps(tapped.record)
         else:

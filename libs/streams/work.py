@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from libs.contracts import claims
 from libs.errors import ClawbackError, DeadLetterError, RetryError, StopError
 from libs.streams.backend import Producer
 from libs.streams.config import ServiceSettings
@@ -32,6 +33,7 @@ class LoopOptions:
     dead_letters_in_a_row: int = 100
     dead_letter_share: float = 0.5
     output_suffix: str = ""
+    claims_url: str = ""
     backoff: Backoff = field(default_factory=Backoff)
 
     @classmethod
@@ -47,6 +49,7 @@ class LoopOptions:
             dead_letters_in_a_row=settings.stream_dead_letters_in_a_row,
             dead_letter_share=settings.stream_dead_letter_share,
             output_suffix=settings.stream_output_suffix,
+            claims_url=settings.claims_url,
             backoff=Backoff(max_seconds=settings.stream_backoff_max_seconds),
         )
 
@@ -115,7 +118,7 @@ class Worker:
             tried()
             try:
                 async with asyncio.timeout(self._options.handle_timeout_seconds) as limit:
-                    return await self._handler.handle(record)
+                    return await self._handler.handle(await self._opened(record))
             except Exception as error:
                 if isinstance(error, TimeoutError) and limit.expired():
                     error = DeadLetterError(
@@ -132,6 +135,12 @@ class Worker:
                         raise _fault(error) from error
                 await self._wait(attempt, error, record.id)
         raise AssertionError("unreachable")
+
+    async def _opened(self, record: StreamRecord) -> StreamRecord:
+        """The record itself, if the topic carries only a ticket for it."""
+        if not claims.is_ticket(record.value):
+            return record
+        return replace(record, value=await asyncio.to_thread(claims.redeem, record.value, self._options.claims_url))
 
     async def produce(self, outputs: Sequence[Output]) -> None:
         """Send until every output is acknowledged. Raises DeadLetterError, StopError and Abandoned."""

@@ -14,7 +14,9 @@ from typing import Any, Protocol
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
+from libs.contracts import claims
 from libs.contracts.traffic_raw import TOPIC
+from libs.errors import RetryError
 from libs.streams.config import ServiceSettings
 from libs.streams.kafka import client_options
 from libs.telemetry import metrics
@@ -52,8 +54,17 @@ def kafka_producer(settings: ServiceSettings) -> AIOKafkaProducer:
 class Publisher:
     """Runs for the life of the process. `wake` says that the spool has grown."""
 
-    def __init__(self, spool: Spool, producer_factory: Callable[[], Producer], topic: str = TOPIC) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        producer_factory: Callable[[], Producer],
+        *,
+        topic: str = TOPIC,
+        max_value_bytes: int = 8 * 1024 * 1024,
+        claims_url: str = "",
+    ) -> None:
         self._spool, self._factory, self._topic = spool, producer_factory, topic
+        self._max_value_bytes, self._claims_url = max_value_bytes, claims_url
         self._producer: Producer | None = None
         self._beyond: set[Cursor] = set()  # acknowledged, but behind a record that is not
         self._grown = asyncio.Event()
@@ -67,6 +78,8 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled. Broker errors are retried for ever, with a pause that grows to five seconds."""
+        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+            await self._connect()  # ahead of the first record, which then goes out at once
         failures = 0
         while True:
             self._grown.clear()
@@ -78,7 +91,7 @@ class Publisher:
             try:
                 await self._publish(frames)
                 failures = 0
-            except (KafkaError, OSError, TimeoutError) as error:
+            except (KafkaError, RetryError, OSError, TimeoutError) as error:
                 self.connected = False
                 failures += 1
                 if failures == 1:
@@ -100,15 +113,7 @@ class Publisher:
 
     async def _publish(self, frames: Sequence[Frame]) -> None:
         """Send a batch and wait for all of it. Raises the first failure after noting what went through."""
-        if self._producer is None:
-            producer = self._factory()
-            try:
-                await producer.start()
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    await producer.stop()
-                raise
-            self._producer = producer
+        await self._connect()
         todo = [frame for frame in frames if frame.end not in self._beyond]
         results = await self._send(todo)
         failure: BaseException | None = None
@@ -124,6 +129,18 @@ class Publisher:
             raise failure
         self.connected = True
 
+    async def _connect(self) -> None:
+        if self._producer is not None:
+            return
+        producer = self._factory()
+        try:
+            await producer.start()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await producer.stop()
+            raise
+        self._producer, self.connected = producer, True
+
     def _ack(self, frames: Sequence[Frame]) -> None:
         """Move the spool's head over the front without a gap; what lies behind a gap is not sent again meanwhile."""
         done = 0
@@ -136,17 +153,24 @@ class Publisher:
             metrics.GATEWAY_SPOOL_RECORDS.set(self._spool.records)
             metrics.GATEWAY_SPOOL_BYTES.set(self._spool.size)
 
+    async def _fitting(self, value: bytes) -> bytes:
+        """The value, or over the topic's limit a ticket for it. Raises RetryError when the blob store is away."""
+        if len(value) <= self._max_value_bytes:
+            return value
+        return await asyncio.to_thread(claims.store, value, self._claims_url, self._topic)
+
     async def _send(self, frames: Sequence[Frame]) -> list[Any]:
         assert self._producer is not None
         sent: list[Any] = []
         for frame in frames:
             try:
-                sent.append(await self._producer.send(self._topic, value=frame.value, key=frame.key))
-            except KafkaError as error:
+                value = await self._fitting(frame.value)
+                sent.append(await self._producer.send(self._topic, value=value, key=frame.key))
+            except (KafkaError, RetryError) as error:
                 failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 failed.set_exception(error)
                 sent.append(failed)
-                if not isinstance(error, MessageSizeTooLargeError):
-                    break  # the rest would wait for the same broker
+                if not isinstance(error, MessageSizeTooLargeError | RetryError):
+                    break  # the rest would wait for the same broker; a claim store that is away holds back less
         results = await asyncio.gather(*sent, return_exceptions=True)
         return [*results, *([results[-1]] * (len(frames) - len(results)))]

@@ -15,6 +15,7 @@ from libs.dialects import partition_key
 from libs.dialects.assembly import ASSEMBLERS
 from libs.errors import ConfigError
 from libs.streams.http import health_routes
+from libs.streams.kafka import RECORD_OVERHEAD_BYTES
 from libs.telemetry.logs import get_logger
 from services.gateway.access import Access
 from services.gateway.config import GatewaySettings
@@ -40,8 +41,13 @@ class Gateway:
             max_bytes=settings.gateway_spool_max_bytes,
             segment_bytes=settings.gateway_spool_segment_bytes,
         )
-        topic = TOPIC + settings.stream_output_suffix
-        self.publisher = Publisher(self.spool, lambda: kafka_producer(settings), topic)
+        self.publisher = Publisher(
+            self.spool,
+            lambda: kafka_producer(settings),
+            topic=TOPIC + settings.stream_output_suffix,
+            max_value_bytes=settings.kafka_max_request_size - RECORD_OVERHEAD_BYTES,
+            claims_url=settings.claims_url,
+        )
         self.recorder = Recorder(
             self.spool,
             key_of=partition_key,
