@@ -22,7 +22,7 @@ from experiments.homework.sessions import Sampling, SessionResult, Shape, first_
 from experiments.homework.student import PLAIN, SYSTEM_PROMPT, Preference
 from experiments.homework.watch import Facts, Watch
 
-DEFAULT_TTL_SECONDS = 3600.0
+DEFAULT_TTL_SECONDS = 86_400.0  # the matcher's and the monitor's default
 REQUEST_TIMEOUT_SECONDS = 300.0
 MEMORY_LINES = 6  # a memory file is kept short: it is paid for in every prompt
 SETTLE_TIMEOUT_SECONDS = 180.0  # a wave's feedback is usually consumed within seconds; a stuck loop must not hang us

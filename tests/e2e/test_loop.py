@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,18 @@ import pytest
 import torch
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from deploy.local.process import wait_until
 from experiments.homework.watch import Facts, Watch
-from libs.contracts import PolicyRelease, Sample, TrafficRaw, TrainingBatch, decode
+from libs.contracts import (
+    ExchangeClassified,
+    PolicyRelease,
+    Sample,
+    TrafficRaw,
+    TrainingBatch,
+    TurnJudged,
+    TurnMatched,
+    decode,
+)
 from tests.e2e.conftest import MODEL, Starter
 from tests.e2e.oracle import Oracle
 
@@ -78,6 +90,26 @@ def test_a_correction_changes_the_weights_that_serve_the_next_request(
         assert {s.feedback_id for s in samples} == set(event.trained)
         check_served_is_released(oracle, event, probe)
         check_direction(oracle, event, samples)
+        check_status(stack.services["monitor"].url, tmp_path / "raw")
+
+
+def check_status(monitor: str, raw: Path) -> None:
+    """The figures that `clawback status` shows agree with a plain count over the topics' records."""
+    classified = {r.exchange_id: r for r in read(raw, "exchanges.classified", ExchangeClassified)}
+    bound = {r.turn_id for r in read(raw, "turns.matched", TurnMatched)}
+    turn_of = {r.feedback_id: r.turn_id for r in read(raw, "turns.judged", TurnJudged)}
+    events = {r.batch_id: r for r in read(raw, "policy.releases", PolicyRelease)}
+    trained = {turn_of[feedback] for event in events.values() for feedback in event.trained}
+    main = [r for r in classified.values() if r.exchange_class == "main"]
+    assert len(bound) == len(trained) == 2 and len(main) == 5
+
+    def agree() -> bool:
+        with urllib.request.urlopen(f"{monitor}/api/status", timeout=5) as response:
+            shown = json.load(response)["scenarios"].get(SCENARIO, {}).get("windows", {}).get("all", {})
+        # both conversations were corrected: every turn that had an answer was bound to it
+        return (shown.get("match_rate"), shown.get("signal_rate")) == (1.0, len(trained) / len(main))
+
+    assert wait_until(agree, 30.0)
 
 
 async def live(gateway: str, bootstrap: str, raw: Path) -> tuple[PolicyRelease, TrafficRaw]:
@@ -91,10 +123,9 @@ async def live(gateway: str, bootstrap: str, raw: Path) -> tuple[PolicyRelease, 
         assert await watch.until(released, 240), f"no release: {watch.facts.reasons}, {watch.facts.events}"
         event = next(e for e in watch.facts.events.values() if e.event == "released")
         await probe_until_served(client, event.release_id)
-        assert await watch.until(lambda facts: any(c.session_id for c in facts.classified.values()), 60)
         marker = await ask(client, "What is a leaf?", 12)
         assert marker == event.release_id
-        assert await watch.until(lambda _: bool(probes(raw)), 60)
+        assert await watch.until(lambda facts: bool(probes(raw)) and len(facts.classified) == 5, 60)
         return event, probes(raw)[-1]
 
 

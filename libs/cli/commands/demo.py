@@ -52,7 +52,8 @@ def command(
         ttl_seconds=ttl or DEFAULT_TTL_SECONDS,
         scenario=f"homework-{stamp}",
     )
-    env = {"CLAWBACK_MATCHER_TTL_SECONDS": str(ttl)} if ttl else {}
+    names = ("CLAWBACK_MATCHER_TTL_SECONDS", "CLAWBACK_MONITOR_SESSION_TTL_SECONDS")
+    env = dict.fromkeys(names, str(ttl)) if ttl else {}
     with Progress(sessions, plan.ttl_seconds) as progress:
         try:
             with local_stack(home(), progress, env) as stack:
