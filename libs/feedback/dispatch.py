@@ -24,18 +24,25 @@ IMPLICIT_KINDS = frozenset({"moved_on", "built_on", "regeneration", "branch"})
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Scale of a sample's loss by evidence (dimensionless). 0 drops that evidence as "implicit_only"."""
+    """Scale of a sample's loss by evidence (dimensionless). 0 drops that evidence as "implicit_only".
+
+    A tool call that worked says little (most do), a failed one more; neither weighs as much as a person's words.
+    """
 
     words: float = 1.0
     moved_on: float = 0.5
+    tool_success: float = 0.1
+    tool_failure: float = 0.5
     regeneration: float = 0.5
     branch: float = 0.25
 
-    def of(self, evidence: str, kind: str) -> float:
+    def of(self, evidence: str, kind: str, verdict: int) -> float:
         if evidence == "regeneration":
             return self.regeneration
         if evidence == "branch":
             return self.branch
+        if kind == "machine":
+            return self.tool_success if verdict > 0 else self.tool_failure
         return self.moved_on if kind in IMPLICIT_KINDS else self.words
 
 
@@ -70,7 +77,7 @@ def _record(
     turn = feedback.earlier or matched
     # Not one valid vote: nobody was asked, which is something else than nothing found.
     unheard = said.votes[0].reason if said.votes and all(v.verdict is None for v in said.votes) else ""
-    weight = weights.of(matched.evidence, said.kind)
+    weight = weights.of(matched.evidence, said.kind, said.verdict)
     reason = _reason(
         said.verdict != 0 or bool(said.hints), weight, turn.capture is not None or not require_capture, unheard
     )

@@ -27,6 +27,8 @@ def options(settings: JudgeSettings) -> Options:
         rules=Rules(settings.judge_votes, settings.judge_votes_needed, settings.judge_turn_timeout_seconds),
         weights=Weights(
             moved_on=settings.judge_weight_moved_on,
+            tool_success=settings.judge_weight_tool_success,
+            tool_failure=settings.judge_weight_tool_failure,
             regeneration=settings.judge_weight_regeneration,
             branch=settings.judge_weight_branch,
         ),

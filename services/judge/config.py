@@ -23,6 +23,8 @@ class JudgeSettings(ServiceSettings):
     )
 
     judge_weight_moved_on: float = Field(default=0.5, ge=0, le=1, description="acceptance by going on, without a word")
+    judge_weight_tool_success: float = Field(default=0.1, ge=0, le=1)
+    judge_weight_tool_failure: float = Field(default=0.5, ge=0, le=1)
     judge_weight_regeneration: float = Field(default=0.5, ge=0, le=1)
     judge_weight_branch: float = Field(default=0.25, ge=0, le=1)
 

@@ -1,7 +1,8 @@
 """The PRM judge: a model behind any OpenAI-compatible endpoint, deployed apart from the policy that it grades.
 
-What a server does not take (a JSON schema, a seed, max_tokens of a reasoning model) is learned from its 400 answers and
-left out from then on. Every failure is an abstention with a reason; `outage` marks those that say nothing about the turn.
+What a server does not take (a JSON schema, a seed, max_tokens of a reasoning model) is learned from its 400 answers
+and left out from then on. Every failure is an abstention with a reason; `outage` marks those that say nothing about the
+turn itself.
 """
 
 from __future__ import annotations

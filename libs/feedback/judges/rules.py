@@ -1,8 +1,8 @@
 """The rules judge: transparent, multilingual, no model. It reads signs by strength and says 0 when none is clear.
 
-Order: an undo command; a repeated or tightened request; words that reject or ask for a change; words that accept; going
-on to the next thing; without words, what programs reported. Nothing that the assistant or a tool wrote is read as words:
-results count by structure (libs.feedback.rules.tools), and machine-written text is never praise.
+Order: an undo command; a repeated or tightened request; words that reject or ask for a change; words that accept;
+going on to the next thing; without words, what programs reported. Nothing that the assistant or a tool wrote is read as
+words: results count by structure (libs.feedback.rules.tools), and machine-written text is never praise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from libs.feedback.rules.clauses import Reading, pick, read
 from libs.feedback.rules.hints import advise
 from libs.feedback.rules.language import FOLDER, Language, fingerprint, languages
 from libs.feedback.rules.repeat import Repeat, compare
-from libs.feedback.rules.situation import Situation, person_words, related, situation
+from libs.feedback.rules.situation import Situation, boilerplate, person_words, related, situation, without
 from libs.feedback.rules.targets import target, undone
 from libs.feedback.rules.text import Words
 
@@ -87,8 +87,9 @@ def _machine(question: Question, seen: Situation) -> list[Judgement]:
 def _repeat(question: Question, said: Sequence[Words], candidates: Sequence[Language]) -> Repeat:
     """The closest relation of the new request to the one that the reply answered, or to any earlier one."""
     common = frozenset().union(*(language.common for language in candidates))
-    turns = (*question.earlier, question.turn(question.number))
-    old = [w.text for turn in turns if turn for w in person_words(turn.prompt)]
+    added = boilerplate(question)
+    prompts = [*(turn.prompt for turn in question.earlier), question.prompt]
+    old = [w.text for prompt in prompts for w in person_words(without(prompt, added))]
     found = {compare(w.text, o, common) for w in said for o in old}
     order: tuple[Repeat, ...] = ("same", "rephrased", "parallel")
     return next((r for r in order if r in found), "other")

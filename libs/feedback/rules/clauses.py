@@ -106,10 +106,10 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
         out.onward.append(text)
     if has("builds", text):
         out.builds.append(text)
-    if (has("change", text) or (wishes and has("alter", bare))) and (not asks or wishes):
-        # "explain it in simple words" changes the reply; "explain black holes in simple words" is another task
-        if not creates or wishes or has("pronoun", bare) or len(words(bare)) <= _SHORT_WORDS:
-            out.change.append(text)
+    # "explain it in simple words" changes the reply; "explain black holes in simple words" is another task
+    about_reply = wishes or (not asks and (not creates or has("pronoun", bare) or len(words(bare)) <= _SHORT_WORDS))
+    if about_reply and (has("change", text) or (wishes and has("alter", bare))):
+        out.change.append(text)
     if asks and not wishes:
         # "can you write a cover letter?" is a request in the form of a question
         (out.requests if creates and has("polite", text) else out.questions).append(text)

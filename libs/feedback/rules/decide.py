@@ -57,10 +57,11 @@ def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> D
         return Decision(-1, "rephrase", "the request in other words")
     if r.change:
         return Decision(-1, "partial", r.change[0])
-    if r.alter and not (r.assent or r.create or r.builds or r.onward or r.questions or seen.switch or seen.fresh):
-        # A long instruction that shares nothing with the turn is about something else.
-        if related > 0 or len(" ".join(w.text for w in seen.words).split()) <= _FEW_WORDS:
-            return Decision(-1, "correction", r.alter[0])
+    other = r.assent or r.create or r.builds or r.onward or r.questions or seen.switch or seen.fresh
+    # A long instruction that shares nothing with the turn is about something else.
+    close = related > 0 or len(" ".join(w.text for w in seen.words).split()) <= _FEW_WORDS
+    if r.alter and close and not other:
+        return Decision(-1, "correction", r.alter[0])
     return None
 
 

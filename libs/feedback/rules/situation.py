@@ -42,8 +42,32 @@ def person_words(messages: Sequence[Message]) -> list[Words]:
     return [w for w in user_messages(messages) if _is_words(w) and not looks_like_failure(w.raw)]
 
 
+def boilerplate(question: Question) -> frozenset[str]:
+    """Lines that stand in the next state and in an earlier message alike: a client adds them to what a person says.
+
+    When nothing else is left of the next state, the person repeated a request, and there is no boilerplate.
+    """
+    before = [*(m for turn in question.earlier for m in turn.prompt), *question.prompt]
+    known = {line for m in before if m.role == "user" for line in _lines(m.text)}
+    new = [line for m in question.next_state if m.role == "user" for line in _lines(m.text, at_least=1)]
+    common = frozenset(line for line in new if line in known)
+    return common if any(line not in common for line in new) else frozenset()
+
+
+def without(messages: Sequence[Message], lines: frozenset[str]) -> list[Message]:
+    """The messages without these lines."""
+    if not lines:
+        return list(messages)
+    kept = ("\n".join(line for line in m.text.split("\n") if line.strip() not in lines) for m in messages)
+    return [Message(m.role, text) for m, text in zip(messages, kept, strict=True)]
+
+
+def _lines(text: str, *, at_least: int = 16) -> list[str]:
+    return [line.strip() for line in text.split("\n") if len(line.strip()) >= at_least]
+
+
 def situation(question: Question) -> Situation:
-    said = user_messages(question.next_state)
+    said = user_messages(without(question.next_state, boilerplate(question)))
     commands = {w.command for w in said}
     spoken = [w for w in said if _is_words(w)]
     reports = [w for w in spoken if looks_like_failure(w.raw)]
