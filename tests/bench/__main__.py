@@ -1,7 +1,7 @@
-"""`make bench`: run every tests/bench/bench_*.py one after the other and gather what they measured in runs/bench.json.
+"""`make bench`: run every tests/bench/*_bench.py one after the other and gather what they measured in runs/bench.json.
 
-A benchmark is a module with `main() -> int` that writes runs/bench/<name>.json, a flat map from figure to number. One
-that fails is named, the others still run, and the exit status says so.
+A benchmark is a module that runs without arguments and writes runs/bench-<name>.json, a flat map from figure to number.
+One that fails is named, the others still run, and the exit status says so.
 """
 
 from __future__ import annotations
@@ -31,39 +31,45 @@ WANTED = (
 
 
 def gather(parts: Path) -> dict[str, float]:
-    """All figures of all benchmarks in one flat map. Raises ValueError when two give the same figure."""
+    """All figures of all benchmarks in one flat map: those in WANTED by their name, others as <benchmark>.<name>.
+
+    Raises ValueError when two benchmarks give the same figure.
+    """
     figures: dict[str, float] = {}
-    for path in sorted(parts.glob("*.json")):
+    for path in sorted(parts.glob("bench-*.json")):
+        benchmark = path.stem.removeprefix("bench-")
         for name, value in json.loads(path.read_text()).items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                if name in figures:
-                    raise ValueError(f"{name} is measured twice, the second time in {path.name}")
-                figures[name] = value
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            key = name if name in WANTED else f"{benchmark}.{name}"
+            if key in figures:
+                raise ValueError(f"{key} is measured twice, the second time in {path.name}")
+            figures[key] = value
     return figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("names", nargs="*", help="run only these (bench_<name>.py); all unless given")
+    parser.add_argument("names", nargs="*", help="run only these (<name>_bench.py); all unless given")
     args = parser.parse_args(argv)
-    found = {path.stem.removeprefix("bench_"): path for path in sorted(HERE.glob("bench_*.py"))}
+    found = {path.stem.removesuffix("_bench"): path for path in sorted(HERE.glob("*_bench.py"))}
     unknown = set(args.names) - set(found)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
-    parts = ROOT / "runs" / "bench"
+    parts = ROOT / "runs"
     parts.mkdir(parents=True, exist_ok=True)
     failed = []
     for name in args.names or found:
         print(f"-- {name}", flush=True)
         started = time.monotonic()
-        code = subprocess.run([sys.executable, "-m", f"tests.bench.bench_{name}"], cwd=ROOT, check=False).returncode
+        code = subprocess.run([sys.executable, "-m", f"tests.bench.{name}_bench"], cwd=ROOT, check=False).returncode
         print(
             f"-- {name}: {'done' if code == 0 else f'FAILED ({code})'} in {time.monotonic() - started:.0f} s",
             flush=True,
         )
         failed += [name] if code else []
     figures = gather(parts)
-    (ROOT / "runs" / "bench.json").write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")
+    (parts / "bench.json").write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")
     width = max(map(len, figures), default=0)
     for name, value in sorted(figures.items()):
         print(f"{name:{width}}  {value:.4g}")
