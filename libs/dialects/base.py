@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from libs.errors import ContractError
 
@@ -19,8 +20,7 @@ _ROLE_NAMES = {"developer": "system", "human": "user", "model": "assistant", "ai
 _MAX_DEPTH = 64  # nesting that no client sends; below it garbage is dropped instead of exhausting the stack
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True):
     """A call the model asked for. `arguments` is the JSON text as sent (it may not parse); `id` is the client's."""
 
     name: str
@@ -28,8 +28,7 @@ class ToolCall:
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
+class ChatMessage(msgspec.Struct, frozen=True):
     """One message. `role` is system, user, assistant or tool (one tool result each); `media` holds sha256 digests.
 
     `id` is the provider's id of the message, or for a tool result the id of the call it answers.
@@ -48,8 +47,7 @@ class ChatMessage:
         return not (self.text.strip() or self.tool_calls or self.media)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
+class ParsedRequest(msgspec.Struct, frozen=True):
     """A request in common terms. Instructions outside the message list come first, as system messages."""
 
     dialect: str
@@ -58,15 +56,14 @@ class ParsedRequest:
     tool_names: tuple[str, ...] = ()
     max_tokens: int | None = None
     previous_response_id: str | None = None  # the server holds the history (responses API)
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = {}
 
     @property
     def has_tools(self) -> bool:
         return bool(self.tool_names)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedResponse:
+class ParsedResponse(msgspec.Struct, frozen=True):
     """A response in common terms: one assistant message per choice (none when the provider sent an error).
 
     `finish` is "stop", "tool_calls", "length", "refusal" or "" (unknown, or the stream was cut).

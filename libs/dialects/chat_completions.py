@@ -71,8 +71,11 @@ class ChatCompletions:
 
 def message(raw: Mapping[str, Any], default: str = "user") -> ChatMessage:
     """One message of a chat completions list."""
+    content = raw.get("content")
+    if len(raw) == 2 and isinstance(content, str):  # nearly every message
+        return ChatMessage(role_of(raw.get("role"), default), content)
     role = role_of(raw.get("role"), default)
-    texts, media, thought = content_parts(raw.get("content"))
+    texts, media, thought = content_parts(content)
     if isinstance(raw.get("refusal"), str) and not texts:
         texts = [raw["refusal"]]
     thoughts = [plain(raw[f]) for f in _REASONING_FIELDS if raw.get(f)]

@@ -143,17 +143,18 @@ def retry_count(headers: Mapping[str, str]) -> int:
 
 
 def _first(table: tuple[Hint, ...], headers: Mapping[str, str], request: Any) -> tuple[str, str] | None:
+    body = request if isinstance(request, Mapping) else {}
     for hint in table:
-        value = _value(hint, headers, request)
+        source: Mapping[str, Any] = headers if hint.place == "header" else body
+        if hint.path[0] not in source:
+            continue
+        value = _value(hint, source)
         if value is not None:
             return hint.name, value
     return None
 
 
-def _value(hint: Hint, headers: Mapping[str, str], request: Any) -> str | None:
-    if hint.place == "header":
-        return _clean(headers.get(hint.path[0]))
-    found = request
+def _value(hint: Hint, found: Any) -> str | None:
     for key in hint.path:
         if not isinstance(found, Mapping):
             return None

@@ -12,7 +12,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from libs.dialects import ChatMessage, ToolCall
 from libs.matching.patterns import person_words
@@ -22,7 +23,9 @@ _NOISE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffd\ufeff\u200b]")
 _THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL)
 _ESCAPED_NOISE = re.compile(r"\\u00[01][0-9a-f]")
 _DIGEST_BYTES = 10
+SEPARATOR = "\x1f"  # taken out of every folded text
 SPECIFIC = 24  # characters: a text at least this long is told from others by itself
+_FIRST = 200  # characters of a first line that count
 _LINE_MIN = 16  # characters of a line that is worth looking up
 _LINE_SPLIT = re.compile(r"\r\n|\n|\r|\\n|\\r")
 _LINE_EDGE = " \t\"'`*#>-|_.,:;<>[]{}()/\\"
@@ -32,15 +35,24 @@ def fold(text: str) -> str:
     """Text without reasoning blocks and noise, white space folded."""
     if "<th" in text or "<reasoning>" in text:
         text = _THOUGHTS.sub(" ", text)
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text)
-    return " ".join(_NOISE.sub("", text).split())
+    folded = " ".join(text.split())
+    if folded.isascii():
+        return folded if folded.isprintable() else " ".join(_NOISE.sub("", folded).split())
+    return " ".join(_NOISE.sub("", unicodedata.normalize("NFC", folded)).split())
 
 
 def digest(*parts: str) -> str:
-    """A short digest of parts that cannot run into one another."""
-    text = "\x1f".join(f"{len(p)}:{p}" for p in parts)
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
+    """A short digest of parts. They cannot run into one another: folded text never holds the separator.
+
+    For raw text (ids, tags) use `apart`.
+    """
+    data = SEPARATOR.join(parts).encode("utf-8", "replace")
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def apart(*parts: str) -> str:
+    """A digest of any parts, whatever they hold."""
+    return digest(*(f"{len(p)}:{p}" for p in parts))
 
 
 def call_text(call: ToolCall) -> str:
@@ -61,8 +73,7 @@ def _number(text: str) -> object:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """A message in canonical form. `text` is folded; `calls` are canonical; `first` is the first line of its words."""
 
     role: str
@@ -76,31 +87,33 @@ class Block:
     def key(self) -> str:
         """Digest of all that counts."""
         media = self.media if not self.text and not self.calls else ()
-        return digest(self.role, self.text, *self.calls, *media)
+        return digest(self.role, self.text, *self.calls, "", *media)
 
     @property
     def weight(self) -> int:
         """How many characters tell it from others."""
-        return len(self.text) + sum(len(c) for c in self.calls)
+        return len(self.text) + sum(map(len, self.calls))
 
 
 def block(message: ChatMessage) -> Block:
     """A message in canonical form."""
-    text = person_words(message.text) if message.role == "user" else message.text
+    user = message.role == "user"
+    text = person_words(message.text) if user else message.text
     folded = fold(text)
-    ids = (message.id, *(c.id for c in message.tool_calls))
+    calls = message.tool_calls
+    ids = (message.id, *(c.id for c in calls)) if calls else (message.id,) if message.id else ()
     return Block(
-        role=message.role,
-        text=folded,
-        calls=tuple(sorted(call_text(c) for c in message.tool_calls)),
-        media=message.media,
-        first=folded if message.role != "user" else _first_line(text),
-        ids=tuple(i for i in ids if i),
+        message.role,
+        folded,
+        tuple(sorted(call_text(c) for c in calls)) if calls else (),
+        message.media,
+        _first_line(text) if user and "\n" in text else folded[:_FIRST] if user else folded,
+        tuple(i for i in ids if i),
     )
 
 
 def _first_line(text: str) -> str:
-    return next((folded for line in text.split("\n") if (folded := fold(line))), "")[:200]
+    return next((folded for line in text.split("\n") if (folded := fold(line))), "")[:_FIRST]
 
 
 def blocks(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[str]]:
@@ -108,36 +121,58 @@ def blocks(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[str]]:
 
     Left out: system messages, and user messages that hold neither a person's words nor media.
     """
-    found = [(b, m.text) for m in messages if m.role != "system" for b in (block(m),) if b.text or b.calls or b.media]
-    return [b for b, _ in found], [t for _, t in found]
+    parts: list[Block] = []
+    texts: list[str] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        part = block(message)
+        if part.text or part.calls or part.media:
+            parts.append(part)
+            texts.append(message.text)
+    return parts, texts
 
 
-def chain(parts: Sequence[Block]) -> list[str]:
-    """Running digests: entry i covers parts[:i], so entry 0 is the empty conversation.
+def chain(parts: Sequence[Block], wanted: Iterable[int]) -> dict[int, str]:
+    """Digest of parts[:i] for each wanted i.
 
     Consecutive messages of one role are one for this purpose: clients merge and split them. Tool results of one run
     count as a set, since clients order them differently.
     """
-    out = [digest("")]
-    before = out[0]  # digest of everything before the current run
+    at = set(wanted)
+    found: dict[int, str] = {}
+    running = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     run: list[Block] = []
-    for part in parts:
-        if run and run[-1].role != part.role:
-            before = out[-1]
+    for i, part in enumerate(parts):
+        if i in at:
+            found[i] = _with(running, run)
+        if run and run[0].role != part.role:
+            running.update(_frame(run))
             run = []
         run.append(part)
-        out.append(_extend(before, run))
-    return out
+    if len(parts) in at:
+        found[len(parts)] = _with(running, run)
+    return found
 
 
-def _extend(before: str, run: Sequence[Block]) -> str:
-    role = run[0].role
-    if role == "tool":
-        return digest(before, role, *sorted(b.text or "".join(b.media) for b in run))
-    text = " ".join(b.text for b in run if b.text)
-    calls = sorted(c for b in run for c in b.calls)
-    media = [m for b in run for m in b.media]
-    return digest(before, role, text, *calls, "|", *media)
+def _with(running: hashlib.blake2b, run: Sequence[Block]) -> str:
+    if not run:
+        return running.hexdigest()
+    copied = running.copy()
+    copied.update(_frame(run))
+    return copied.hexdigest()
+
+
+def _frame(run: Sequence[Block]) -> bytes:
+    """A run of messages of one role as bytes that end where the next run begins."""
+    if len(run) == 1 and not run[0].calls and not run[0].media:
+        items = [run[0].role, run[0].text]
+    elif run[0].role == "tool":
+        items = ["tool", *sorted(b.text or "".join(b.media) for b in run)]
+    else:
+        items = [run[0].role, " ".join(b.text for b in run if b.text), *sorted(c for b in run for c in b.calls)]
+        items += [m for b in run for m in b.media]
+    return (SEPARATOR.join(items) + "\x1e").encode("utf-8", "replace")
 
 
 def lines(text: str) -> list[str]:

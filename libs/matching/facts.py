@@ -5,11 +5,11 @@ Pure. Cost grows with the length of the request alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from libs.contracts import TrafficRaw
 from libs.dialects import ChatMessage, ParsedRequest, ParsedResponse
-from libs.matching.canonical import SPECIFIC, Block, block, blocks, chain, digest, lines
+from libs.matching.canonical import SPECIFIC, Block, apart, block, blocks, digest, lines
 from libs.matching.identity import Identity
 from libs.matching.patterns import placeholder
 from libs.matching.plan import Slot
@@ -26,7 +26,7 @@ class Keys:
 
     def __init__(self, identity: Identity) -> None:
         self._space = identity.space
-        self._session = identity.session
+        self._session = apart(identity.session) if identity.session else ""
 
     def of(self, kind: str, *parts: str) -> str:
         return digest(self._space, kind, *parts)
@@ -84,19 +84,47 @@ def _forms(reply: Block) -> list[Block]:
     return forms
 
 
-def slots(keys: Keys, parts: Sequence[Block], at: Sequence[str], texts: Sequence[str]) -> list[Slot]:
-    """The assistant messages of a request, newest first. `texts` holds the unfolded text of each part."""
+def slot_positions(parts: Sequence[Block]) -> list[int]:
+    """Where a served reply may sit, newest first.
+
+    The newest assistant messages in a row, and older ones as long as the newer are short texts without calls, which
+    may be a client's own filler.
+    """
+    found: list[int] = []
+    for i in range(len(parts) - 1, -1, -1):
+        part = parts[i]
+        if part.role != "assistant":
+            continue
+        in_row = bool(found) and found[-1] == i + 1
+        if found and not in_row and not _passable(parts[found[-1]]):
+            break
+        found.append(i)
+        if len(found) == MAX_SLOTS:
+            break
+    return found
+
+
+def _passable(part: Block) -> bool:
+    return not part.calls and len(part.text) <= _SHORT_REPLY
+
+
+def slots(
+    keys: Keys, parts: Sequence[Block], at: Mapping[int, str], texts: Sequence[str], where: Sequence[int]
+) -> list[Slot]:
+    """The assistant messages at these positions. `texts` holds the unfolded text of each part."""
     found: list[Slot] = []
     run = 0
-    for i in range(len(parts) - 1, -1, -1):
-        if parts[i].role != "assistant":
-            run += 1
-        elif len(found) < MAX_SLOTS:
-            pieces = [keys.of("line", line) for line in reversed(lines(texts[i])[-MAX_LINES:])]
-            probes = keys.reply(parts[:i], at[i], parts[i])
-            mark = "" if parts[i].calls else keys.of("mark", parts[i].key)
-            found.append(Slot(probes, mark, pieces, run, placeholder(parts[i].text)))
+    for n, i in enumerate(where):
+        run += n > 0 and where[n - 1] != i + 1
+        pieces = [keys.of("line", line) for line in reversed(lines(texts[i])[-MAX_LINES:])]
+        mark = keys.of("mark", parts[i].key) if _passable(parts[i]) else ""
+        found.append(Slot(keys.reply(parts[:i], at[i], parts[i]), mark, pieces, run, placeholder(parts[i].text)))
     return found
+
+
+def marks(keys: Keys, parts: Sequence[Block]) -> list[str]:
+    """Marks of the short assistant texts that an opening brings along."""
+    return [keys.of("mark", b.key) for b in parts if b.role == "assistant" and _passable(b)][-MAX_SLOTS:]
 
 
 def newest_run(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatMessage]]:
@@ -125,12 +153,12 @@ def bridge_lines(keys: Keys, parsed: ParsedRequest) -> list[str]:
     return [keys.of("line", line) for line in reversed(found)]
 
 
-def reply_lines(keys: Keys, replies: Iterable[ChatMessage]) -> list[str]:
+def reply_lines(keys: Keys, replies: Iterable[ChatMessage], longest: int) -> list[str]:
     """Keys a reply leaves for pieces of it: first and last lines (a cut text keeps one end) and its longest ones."""
     found: list[str] = []
     for reply in replies:
         every = lines(reply.text)
-        found.extend([*every[:2], *every[-2:], *sorted(every, key=len, reverse=True)[:4]])
+        found.extend([*every[:1], *every[-1:], *sorted(every, key=len, reverse=True)[:longest]])
     return list(dict.fromkeys(keys.of("line", line) for line in found))[:MAX_LINES]
 
 
@@ -141,26 +169,26 @@ def spawn_keys(keys: Keys, texts: Iterable[str]) -> list[str]:
 
 
 def reply_keys(
-    keys: Keys, parts: Sequence[Block], at: Sequence[str], response: ParsedResponse
+    keys: Keys, parts: Sequence[Block], at: Mapping[int, str], response: ParsedResponse
 ) -> list[tuple[str, str]]:
     """Levels and keys of every choice that was served, so that any of them can be the one the client went on with."""
     found: list[tuple[str, str]] = []
     for choice in response.choices:
         reply = block(choice)
         if reply.text or reply.calls:
-            found.extend(keys.reply(parts, at[-1], reply))
+            found.extend(keys.reply(parts, at[len(parts)], reply))
             found.extend(_continued(keys, parts, at, reply))
     return list(dict.fromkeys(found))
 
 
-def _continued(keys: Keys, parts: Sequence[Block], at: Sequence[str], reply: Block) -> list[tuple[str, str]]:
+def _continued(keys: Keys, parts: Sequence[Block], at: Mapping[int, str], reply: Block) -> list[tuple[str, str]]:
     """A reply to a request that ends with an assistant message: clients send both back as one."""
     if not parts or parts[-1].role != "assistant":
         return []
     head = parts[-1]
     joined = [f"{head.text} {reply.text}".strip(), head.text + reply.text]
     whole = [Block("assistant", t, tuple(sorted(head.calls + reply.calls)), (), t, ()) for t in dict.fromkeys(joined)]
-    return [pair for w in whole for pair in keys.reply(parts[:-1], at[-2], w)]
+    return [pair for w in whole for pair in keys.reply(parts[:-1], at[len(parts) - 1], w)]
 
 
 def dropped_keys(keys: Keys, messages: Sequence[ChatMessage], parts: Sequence[Block]) -> list[str]:
@@ -191,9 +219,9 @@ def _endings(parts: Sequence[Block]) -> list[str]:
     return [digest(parts[start].key, *after)]
 
 
-def same_key(keys: Keys, parts: Sequence[Block], at: Sequence[str], response_id: str | None) -> str:
+def same_key(keys: Keys, whole: str, response_id: str | None) -> str:
     """Key of the whole request: equal for the same request again, whatever the model or the settings."""
-    return keys.of("same", at[-1], response_id or "") if response_id else keys.of("same", at[-1])
+    return keys.of("same", whole, apart(response_id)) if response_id else keys.of("same", whole)
 
 
 __all__ = [
@@ -203,10 +231,12 @@ __all__ = [
     "bridge_lines",
     "cut_keys",
     "dropped_keys",
+    "marks",
     "newest_run",
     "reply_keys",
     "reply_lines",
     "same_key",
+    "slot_positions",
     "slots",
     "spawn_keys",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from libs.contracts import TrafficRaw
 from libs.dialects.hints import agent_hint, session_hint, tag_of
-from libs.matching.canonical import digest
+from libs.matching.canonical import apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Identity:
 
 def identify(record: TrafficRaw) -> Identity:
     """Read the identity of a record; values are digested part by part, so separators in them never collide."""
-    slot = digest(record.tenant, record.scenario)
+    slot = apart(record.tenant, record.scenario)
     tag = tag_of(record.headers)
     hint = session_hint(record.headers, record.request)
     agent = agent_hint(record.headers, record.request)
     session = f"tag:{tag}" if tag else f"hint:{hint[1]}" if hint else ""
     return Identity(
         slot=slot,
-        space=digest(slot, tag or "", "tagged" if tag else ""),
+        space=apart(slot, tag or "", "tagged" if tag else ""),
         session=session,
         tagged=tag is not None,
         hinted=hint is not None,

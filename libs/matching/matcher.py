@@ -12,7 +12,7 @@ from libs.dialects import ParsedRequest, ParsedResponse, parse_request, parse_re
 from libs.dialects.hints import retry_count
 from libs.errors import ContractError
 from libs.matching import facts, records
-from libs.matching.canonical import SPECIFIC, block, blocks, chain
+from libs.matching.canonical import SPECIFIC, apart, block, blocks, chain
 from libs.matching.classes import kind_of
 from libs.matching.identity import Identity, identify
 from libs.matching.patterns import person_words
@@ -77,13 +77,14 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
     """Everything the state needs, from the record alone."""
     keys = facts.Keys(identity)
     parts, texts = blocks(parsed.messages)
-    at = chain(parts)
+    where = facts.slot_positions(parts)
+    at = chain(parts, (*where, len(parts) - 1, len(parts)))
     kind, reason = kind_of(record, parsed, identity)
     run, after = facts.newest_run(parsed.messages)
     history = any(m.role == "assistant" for m in parsed.messages)
     replies = [c for c in response.choices if not c.empty]
     system = "\n".join(m.text for m in parsed.messages if m.role == "system")
-    slots = facts.slots(keys, parts, at, texts)
+    slots = facts.slots(keys, parts, at, texts, where)
     openings = (person_words(m.text) for m in parsed.messages if m.role == "user")
     empty = not parts and not parsed.previous_response_id
     return Plan(
@@ -98,25 +99,25 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
         kind=kind,
         reason=reason,
         retries=retry_count(record.headers),
-        same="" if empty else facts.same_key(keys, parts, at, parsed.previous_response_id),
+        same="" if empty else facts.same_key(keys, at[len(parts)], parsed.previous_response_id),
         dropped=facts.dropped_keys(keys, parsed.messages, parts),
-        previous=keys.of("response", parsed.previous_response_id) if parsed.previous_response_id else "",
+        previous=keys.of("response", apart(parsed.previous_response_id)) if parsed.previous_response_id else "",
         slots=slots,
         bridge=facts.bridge_lines(keys, parsed),
         spawn=[] if history else facts.spawn_keys(keys, openings),
         bare=not history,
         person=any(m.role == "user" and person_words(m.text) for m in after[-1:]),
         results=any(m.role == "tool" for m in after),
-        prompt=keys.of("prompt", system, *sorted(parsed.tool_names)),
+        prompt=keys.of("prompt", apart(system, *sorted(parsed.tool_names))),
         seen=sorted({i for m in [*run, *after] for i in block(m).ids}),
         ids=sorted({i for c in replies for i in block(c).ids} | ({response.id} if response.id else set())),
         calls=any(c.tool_calls for c in replies),
         keys=facts.reply_keys(keys, parts, at, response),
         own_cut=facts.cut_keys(keys, parts, response, record.outcome),
-        own_lines=facts.reply_lines(keys, replies),
+        own_lines=facts.reply_lines(keys, replies, 8 if kind == "compaction" else 2),
         own_spawns=facts.spawn_keys(keys, records.call_texts(replies, SPECIFIC)),
-        own_response=keys.of("response", response.id) if response.id else "",
-        marks=[s.mark for s in slots if s.mark] if kind == "main" else [],
+        own_response=keys.of("response", apart(response.id)) if parsed.dialect == "responses" and response.id else "",
+        marks=facts.marks(keys, parts) if kind == "main" else [],
         captured=record.capture is not None,
         light=msgspec.json.encode(records.light(record, parsed, response)),
         heavy=records.heavy(record),

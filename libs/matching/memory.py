@@ -131,7 +131,9 @@ class _Slot:
             self.marks.update(plan.marks)
             if choice.reason == "reply_not_served" and plan.slots:
                 for level, key in plan.slots[0].probes:
-                    self.waiting.setdefault(key, []).append((plan.id, level))
+                    waiting = self.waiting.setdefault(key, [])
+                    if len(waiting) < limits.max_entries:
+                        waiting.append((plan.id, level))
         self._into_session(one, plan, limits)
         return entry
 

@@ -135,6 +135,21 @@ _NEWS = re.compile(
 )
 
 
+# Without one of these no pattern of _ASKS fits; looking for them first keeps ordinary turns cheap.
+_STEMS = (
+    *("summar", "compact", "condens", "checkpoint", "handoff", "hand-off", "compress", "extract", "continuing our"),
+    *("memor", "save", "store", "record", "persist", "write", "capture", "title", "name", "headline", "topic"),
+    *("description of this", "heart", "keep-alive", "keepalive", "keep alive", "scheduled", "suggest", "predict"),
+    *("generate", "propose", "tags", "review", "reflect", "evaluate", "assess", "critique", "audit", "classif"),
+    *("categori", "determine", "decide", "analy", "detect", "judge", "emoji"),
+)
+
+
+def _speaks_of_it(text: str) -> bool:
+    low = text.lower()
+    return any(stem in low for stem in _STEMS)
+
+
 # A history that was summarised, rather than the wish to have it summarised.
 _RESUMED = re.compile(
     r"\b(?:was|were|been|being|is) (?:now )?(?:compacted|summari[sz]ed|condensed|compressed|continued|truncated)\b"
@@ -161,6 +176,8 @@ def instruction_kind(text: str, *, sure: bool) -> SideKind | None:
     the more so (`sure`) where a person's words are likely, in a conversation with history and tools.
     """
     head = text[:4000]
+    if not _speaks_of_it(head):
+        return None
     kind = None if _RESUMED.search(text[:300]) else _asks(head)
     if kind is None or (not person_words(text) and _NEWS.search(head)):
         return None
@@ -193,7 +210,7 @@ _WRITTEN_OUT = re.compile(
 
 def transcript_kind(system: str, text: str) -> SideKind | None:
     """The kind of a request that shows the model a conversation as text and asks for something about it."""
-    if not _WRITTEN_OUT.search(text[:40_000]):
+    if len(text) < 60 or not _WRITTEN_OUT.search(text[:40_000]):
         return None
     asked = system[:1000] if system else text[:1000] + "\n" + text[-1000:]
     if _SUMMARY.search(asked):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -10,13 +11,13 @@ import msgspec
 
 from libs.contracts import Capture, EarlierTurn, ExchangeClassified, Message, TrafficRaw, TurnMatched
 from libs.dialects import ChatMessage, ParsedRequest, ParsedResponse
-from libs.matching.canonical import block, digest, lines
+from libs.matching.canonical import block, lines
 from libs.matching.identity import Identity
 from libs.matching.patterns import person_words
 from libs.matching.plan import CONFIDENCE, Plan, Result
 
 _CONTEXT_MIN = 40  # characters: shorter words may well be said twice by a person
-_TAIL = 16  # user messages of a request that are remembered, so that repeated context is known
+_RECENT = 32  # messages of a request whose user messages are remembered, so that repeated context is known
 
 
 class Light(msgspec.Struct):
@@ -28,7 +29,7 @@ class Light(msgspec.Struct):
     release_id: str
     received_at: float
     completed_at: float
-    users: list[str]  # digests of the user messages it was given
+    users: list[str]  # check sums of the longer user messages it was given last
 
 
 class Answer(msgspec.Struct):
@@ -67,7 +68,7 @@ def state_of(messages: Sequence[ChatMessage], users: frozenset[str] = frozenset(
             out.append(Message("tool", message.text))
             continue
         words = person_words(message.text)
-        if words and len(words) >= _CONTEXT_MIN and _known(words) in users:
+        if words and len(words) >= _CONTEXT_MIN and _known(message.text) in users:
             context.append(Message("user", words))
         elif words:
             out.append(Message("user", words))
@@ -79,7 +80,7 @@ def state_of(messages: Sequence[ChatMessage], users: frozenset[str] = frozenset(
 
 
 def _known(words: str) -> str:
-    return digest(" ".join(words.split()))[:8]
+    return f"{zlib.crc32(words.encode('utf-8', 'replace')):x}"
 
 
 def tail(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -94,7 +95,7 @@ def _is_reply(message: ChatMessage) -> bool:
 
 def light(record: TrafficRaw, parsed: ParsedRequest, response: ParsedResponse) -> Light:
     """The small part of a turn."""
-    users = [_known(w) for m in parsed.messages if m.role == "user" and (w := person_words(m.text))]
+    users = [_known(m.text) for m in parsed.messages[-_RECENT:] if m.role == "user" and len(m.text) >= _CONTEXT_MIN]
     return Light(
         path=record.path,
         prompt=state_of(tail(parsed.messages)),
@@ -102,7 +103,7 @@ def light(record: TrafficRaw, parsed: ParsedRequest, response: ParsedResponse) -
         release_id=record.release_id,
         received_at=record.received_at,
         completed_at=record.completed_at,
-        users=users[-_TAIL:],
+        users=users,
     )
 
 

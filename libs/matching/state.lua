@@ -4,8 +4,8 @@
 -- KEYS[1] = "clawback:m:{<slot>}:", the prefix of every key used here: they share its hash tag, so one script works on
 -- Redis Cluster. ARGV = plan and limits (msgpack), then light, heavy and answer (opaque). Every key gets a TTL.
 --   x:<id>   hash: c candidate, l light, a answer, n who answered it, r the result as first given
---   h:<id>   request, response and capture          k:<key>  ids under a key, newest first
---   w:<key>  answers that wait for their turn       f:<mark> text that clients put in themselves
+--   h:<id>   request, response and capture          f:<mark> text that clients put in themselves
+--   k:<key>  a line an exchange under the key, newest first; then "?<level> <id>" for answers that wait for their turn
 --   s:<session> hash: n newest turn, t its time, h brings history, z bytes     e:<session> its ids, oldest first
 --   lru      sessions by the time they were last seen
 local prefix = KEYS[1]
@@ -20,10 +20,10 @@ for _, id in ipairs(plan.seen) do seen_ids[id] = true end
 local cache = {}
 local function get(id)
   if cache[id] == nil then
-    local raw = call('HMGET', prefix .. 'x:' .. id, 'c', 'n')
+    local raw = call('HMGET', prefix .. 'x:' .. id, 'c', 'n', 'l')
     local one = raw[1] and cmsgpack.unpack(raw[1]) or false
     if one then
-      one.answered = {}
+      one.light, one.answered = raw[3] or '', {}
       for other in string.gmatch(raw[2] or '', '[^\n]+') do one.answered[#one.answered + 1] = other end
     end
     cache[id] = one
@@ -31,11 +31,19 @@ local function get(id)
   return cache[id] or nil
 end
 
-local function save(one)
-  local answered = table.concat(one.answered, '\n')
-  one.answered = nil
-  call('HSET', prefix .. 'x:' .. one.id, 'c', cmsgpack.pack(one), 'n', answered)
-  cache[one.id] = nil
+-- A candidate as it is stored; who answered it and its light part lie beside it.
+local function packed(one)
+  local answered, small = one.answered, one.light
+  one.answered, one.light = nil, nil
+  local raw = cmsgpack.pack(one)
+  one.answered, one.light = answered, small
+  return raw
+end
+
+local bodies = {}
+local function body(id)
+  if bodies[id] == nil then bodies[id] = call('GET', prefix .. 'h:' .. id) or '' end
+  return bodies[id]
 end
 
 local function under(key)
@@ -43,25 +51,39 @@ local function under(key)
   local ids = call('GET', prefix .. 'k:' .. key)
   if ids then
     for id in string.gmatch(ids, '[^\n]+') do
-      local one = get(id)
+      local one = string.byte(id) ~= 63 and get(id)
       if one then found[#found + 1] = one end
     end
   end
   return found
 end
 
-local function put(key, id)
+-- Put the exchange under a key. Gives the answers that wait there, or nil.
+local function put(key)
   local at = prefix .. 'k:' .. key
-  local old = call('SET', at, id, 'EX', tomb, 'GET')
-  if not old then return end
-  local ids, n = {id}, 1
-  for other in string.gmatch(old, '[^\n]+') do
-    if other ~= id and n < limits.max_entries then
+  local old = call('SET', at, plan.id, 'EX', tomb, 'GET')
+  if not old then return nil end
+  local ids, n, waiting = {plan.id}, 1, nil
+  for id in string.gmatch(old, '[^\n]+') do
+    if string.byte(id) == 63 then
+      waiting = waiting or {}
+      waiting[#waiting + 1] = id
+    elseif id ~= plan.id and n < limits.max_entries then
       n = n + 1
-      ids[n] = other
+      ids[n] = id
     end
   end
+  for _, line in ipairs(waiting or {}) do ids[#ids + 1] = line end
   call('SET', at, table.concat(ids, '\n'), 'EX', tomb)
+  return waiting
+end
+
+local function wait_under(key, level)
+  local at = prefix .. 'k:' .. key
+  local old = call('GET', at)
+  local line = '?' .. level .. ' ' .. plan.id
+  local _, n = string.gsub('\n' .. (old or ''), '\n%?', '')
+  if n < limits.max_entries then call('SET', at, old and old .. '\n' .. line or line, 'EX', tomb) end
 end
 
 -- choose.py ---------------------------------------------------------------------------------------------------------
@@ -262,7 +284,7 @@ local function classify(choice, is_delegated)
   local label, repeats, rejects = again(same_before(), found)
   if label == 'main' and found and edited(found) then label, rejects = 'branch', found.answered[#found.answered] end
   if not found then return verdict('main', label, choice.reason, nil, nil, '', rejects) end
-  if plan.now - found.done > limits.ttl_seconds or call('EXISTS', prefix .. 'h:' .. found.id) == 0 then
+  if plan.now - found.done > limits.ttl_seconds or body(found.id) == '' then
     return verdict('main', label, 'expired', nil, found)
   end
   return verdict('main', label, 'matched', found, found, repeats, rejects)
@@ -294,30 +316,30 @@ end
 
 local function into_session(one)
   local key, list = prefix .. 's:' .. one.session, prefix .. 'e:' .. one.session
-  call('RPUSH', list, one.id)
-  local size = call('HINCRBY', key, 'z', #heavy)
-  if #plan.slots > 0 then call('HSET', key, 'h', '1') end
-  if one.kind == 'main' and one.delivered then
-    local newest_at = call('HGET', key, 't')
-    if not newest_at or one.now >= tonumber(newest_at) then
-      call('HSET', key, 'n', one.id, 't', string.format('%.6f', one.now))
-    end
-  end
-  local count = call('LLEN', list)
+  local count = call('RPUSH', list, one.id)
+  local old = call('HMGET', key, 't', 'z')
+  local size = (tonumber(old[2]) or 0) + #heavy
   while count > limits.max_turns or (size > limits.max_session_bytes and count > 1) do
     local oldest = call('LPOP', list)
-    size = call('HINCRBY', key, 'z', -call('STRLEN', prefix .. 'h:' .. oldest))
+    size = size - call('STRLEN', prefix .. 'h:' .. oldest)
     call('UNLINK', prefix .. 'h:' .. oldest, prefix .. 'x:' .. oldest)
     cache[oldest] = nil
     count = count - 1
   end
+  local fields = {'z', size}
+  if #plan.slots > 0 then fields[3], fields[4] = 'h', '1' end
+  if one.kind == 'main' and one.delivered and (not old[1] or one.now >= tonumber(old[1])) then
+    local n = #fields
+    fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'n', one.id, 't', string.format('%.6f', one.now)
+  end
+  call('HSET', key, unpack(fields))
   call('EXPIRE', key, keep)
   call('EXPIRE', list, keep)
   call('ZADD', prefix .. 'lru', 'GT', string.format('%.6f', plan.now), one.session)
   call('EXPIRE', prefix .. 'lru', tomb)
 end
 
-local function remember(choice, said)
+local function remembered(said)
   local found = said.previous
   local session = plan.session
   if session == '' and found then session = found.session end
@@ -329,52 +351,59 @@ local function remember(choice, said)
       if c.id ~= plan.id and c.now <= plan.now then session = c.session break end
     end
   end
-  local one = {id = plan.id, now = plan.now, done = plan.done, delivered = plan.delivered, outcome = plan.outcome,
+  return {id = plan.id, now = plan.now, done = plan.done, delivered = plan.delivered, outcome = plan.outcome,
     session = session ~= '' and session or 'auto:' .. plan.id, named = plan.session, kind = said.kind,
     same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, captured = plan.captured,
-    previous = found and found.id or '', bound = said.turn and said.turn.id or '', answered = {}}
-  local key = prefix .. 'x:' .. plan.id
-  call('HSET', key, 'l', light, 'a', answer)
+    previous = found and found.id or '', bound = said.turn and said.turn.id or '', answered = {}, light = light}
+end
+
+-- Leave the keys by which answers find this exchange. Gives the answers that already wait under them.
+local function leave_keys()
+  local waiting = {}
+  local function collect(key)
+    for _, line in ipairs(put(key) or {}) do waiting[#waiting + 1] = line end
+  end
+  if plan.same ~= '' then put(plan.same) end
+  if not plan.delivered then return waiting end
+  for _, pair in ipairs(plan.keys) do collect(pair[2]) end
+  for _, k in ipairs(plan.own_cut) do put(k) end
+  for _, k in ipairs(plan.own_lines) do put(k) end
+  for _, k in ipairs(plan.own_spawns) do put(k) end
+  if plan.own_response ~= '' then put(plan.own_response) end
+  return waiting
+end
+
+local function remember(choice, said)
+  local one = remembered(said)
   call('SET', prefix .. 'h:' .. plan.id, heavy, 'EX', keep)
+  bodies[plan.id] = heavy
   if said.turn and said.kind == 'main' then
     said.turn.answered[#said.turn.answered + 1] = plan.id
     call('HSET', prefix .. 'x:' .. said.turn.id, 'n', table.concat(said.turn.answered, '\n'))
   end
-  if plan.same ~= '' then put(plan.same, plan.id) end
-  if plan.delivered then
-    for _, pair in ipairs(plan.keys) do put(pair[2], plan.id) end
-    for _, k in ipairs(plan.own_cut) do put(k, plan.id) end
-    for _, k in ipairs(plan.own_lines) do put(k, plan.id) end
-    for _, k in ipairs(plan.own_spawns) do put(k, plan.id) end
-    if plan.own_response ~= '' then put(plan.own_response, plan.id) end
-  end
+  local waiting = leave_keys()
   if not choice.found and plan.kind == 'main' then
     for _, mark in ipairs(plan.marks) do call('SET', prefix .. 'f:' .. mark, '1', 'EX', tomb) end
     if choice.reason == 'reply_not_served' and #plan.slots > 0 then
-      for _, probe in ipairs(plan.slots[1].probes) do
-        call('RPUSH', prefix .. 'w:' .. probe[2], probe[1] .. ' ' .. plan.id)
-        call('EXPIRE', prefix .. 'w:' .. probe[2], keep)
-      end
+      for _, probe in ipairs(plan.slots[1].probes) do wait_under(probe[2], probe[1]) end
     end
   end
   into_session(one)
-  return one
+  return one, waiting
 end
 
-local function late_answers(one)
+local function late_answers(one, waiting)
   local found = {}
-  for _, pair in ipairs(plan.keys) do
-    for _, entry in ipairs(call('LRANGE', prefix .. 'w:' .. pair[2], 0, limits.max_entries - 1)) do
-      local level, id = string.match(entry, '^(%S+) (.*)$')
-      local other = get(id)
-      if other and other.bound == '' and other.kind == 'main' and id ~= plan.id and plan.delivered
-        and one.done <= other.now + limits.slack_seconds and one.now < other.now
-        and other.now - one.done <= limits.ttl_seconds and one.same ~= other.same then
-        other.bound, other.previous = plan.id, plan.id
-        save(other)
-        one.answered[#one.answered + 1] = id
-        found[#found + 1] = {id, level}
-      end
+  for _, line in ipairs(waiting) do
+    local level, id = string.match(line, '^%?(%S+) (.*)$')
+    local other = get(id)
+    if other and other.bound == '' and other.kind == 'main' and id ~= plan.id
+      and one.done <= other.now + limits.slack_seconds and one.now < other.now
+      and other.now - one.done <= limits.ttl_seconds and one.same ~= other.same then
+      other.bound, other.previous = plan.id, plan.id
+      call('HSET', prefix .. 'x:' .. id, 'c', packed(other))
+      one.answered[#one.answered + 1] = id
+      found[#found + 1] = {id, level}
     end
   end
   return found
@@ -385,12 +414,10 @@ local function earlier(start)
   while at ~= '' and #found < limits.earlier_turns do
     local one = get(at)
     if not one then break end
-    local body = ''
-    if one.captured and call('STRLEN', prefix .. 'h:' .. at) <= left then
-      body = call('GET', prefix .. 'h:' .. at) or ''
-      left = left - #body
-    end
-    table.insert(found, 1, {at, call('HGET', prefix .. 'x:' .. at, 'l') or '', body})
+    local whole = one.captured and body(at) or ''
+    if #whole > left then whole = '' end
+    left = left - #whole
+    table.insert(found, 1, {at, one.light, whole})
     at = one.previous
   end
   return found
@@ -398,21 +425,16 @@ end
 
 -- The stored verdict with everything that the records need, read anew.
 local function reply(r)
-  local function body(id)
-    if id == '' then return '', '' end
-    return call('HGET', prefix .. 'x:' .. id, 'l') or '', call('GET', prefix .. 'h:' .. id) or ''
-  end
-  local turn_light, turn_heavy = body(r.turn)
-  local rejected_light, rejected_heavy = body(r.rejects)
-  local before = r.turn ~= '' and r.turn or r.rejects ~= '' and r.rejects or #r.late > 0 and plan.id or ''
-  local start = before ~= '' and get(before)
+  local turn, rejected = r.turn ~= '' and get(r.turn), r.rejects ~= '' and get(r.rejects)
+  local before = turn or rejected or (#r.late > 0 and get(plan.id))
   local late = {}
   for _, pair in ipairs(r.late) do
     late[#late + 1] = {pair[1], pair[2], call('HGET', prefix .. 'x:' .. pair[1], 'a') or ''}
   end
   return {r.turn, r.at, r.turn_session, r.level, r.narrowed and 1 or 0, r.reason, r.kind, r.session,
-    string.format('%.6f', r.gap), r.repeats, r.rejects, r.expired, r.evicted, turn_light, turn_heavy,
-    start and earlier(start.previous) or {}, late, rejected_light, rejected_heavy}
+    string.format('%.6f', r.gap), r.repeats, r.rejects, r.expired, r.evicted,
+    turn and turn.light or '', turn and body(r.turn) or '', before and earlier(before.previous) or {}, late,
+    rejected and rejected.light or '', rejected and body(r.rejects) or ''}
 end
 
 local known = call('HGET', prefix .. 'x:' .. plan.id, 'r')
@@ -420,15 +442,15 @@ if known then return reply(cmsgpack.unpack(known)) end
 local expired = expire(plan.now - limits.ttl_seconds)
 local choice = choose()
 local said = classify(choice, delegated())
-local one = remember(choice, said)
-local late = said.kind == 'main' and late_answers(one) or {}
+local one, waiting = remember(choice, said)
+local late = said.kind == 'main' and late_answers(one, waiting) or {}
 local result = {turn = said.turn and said.turn.id or '', at = choice.at,
   turn_session = said.turn and said.turn.named or '', level = said.previous and choice.level or '',
   narrowed = choice.narrowed or false, reason = said.reason, kind = said.label, session = one.session,
   gap = said.previous and plan.now - said.previous.done or -1, repeats = said.repeats, rejects = said.rejects,
-  expired = expired, evicted = 0, late = late}
-save(one)
-result.evicted = bound()
-call('HSET', prefix .. 'x:' .. plan.id, 'r', cmsgpack.pack(result))
+  expired = expired, evicted = bound(), late = late}
+call('HSET', prefix .. 'x:' .. plan.id, 'c', packed(one), 'n', table.concat(one.answered, '\n'), 'l', light,
+  'a', answer, 'r', cmsgpack.pack(result))
 call('EXPIRE', prefix .. 'x:' .. plan.id, tomb)
+cache[plan.id] = one
 return reply(result)

@@ -20,12 +20,12 @@ class MatchHandler:
     def __init__(self, matcher: Matcher, ready: Callable[[], Awaitable[None]] | None = None) -> None:
         self._matcher = matcher
         self._ready = ready
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._locks: dict[bytes, tuple[asyncio.Lock, int]] = {}
 
     async def handle(self, record: StreamRecord) -> Done:
         """Raises ContractError (dead letter) for what is no traffic.raw record, RetryError while Redis is away."""
         exchange = read_record(record.value)
-        outcome = await self._in_order(exchange)
+        outcome = await self._in_order(exchange, record.key)
         outputs = [Output(matched_topic.TOPIC, b.session_id, encode(b)) for b in outcome.bindings if not b.repeat_of]
         outputs += [Output(classified_topic.TOPIC, c.session_id, encode(c)) for c in outcome.classified]
         for binding in outcome.bindings:
@@ -34,8 +34,8 @@ class MatchHandler:
             _count_exchange(one)
         return Done(outputs=tuple(outputs))
 
-    async def _in_order(self, exchange: TrafficRaw) -> Outcome:
-        key = order_key(exchange)
+    async def _in_order(self, exchange: TrafficRaw, produced_under: bytes | None) -> Outcome:
+        key = produced_under or order_key(exchange).encode()
         lock, waiting = self._locks.get(key) or (asyncio.Lock(), 0)
         self._locks[key] = (lock, waiting + 1)
         try:
