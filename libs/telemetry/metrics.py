@@ -116,6 +116,9 @@ WINDOW_TURNS = Gauge(
 WINDOW_UNMATCHED = Gauge(
     "clawback_window_unmatched_exchanges", "Main exchanges that bound to no reply", ["scenario", "window", "reason"]
 )
+WINDOW_DIALECT = Gauge(
+    "clawback_window_dialect_exchanges", "Exchanges of the window by API", ["scenario", "window", "dialect"]
+)
 WINDOW_SHARE = Gauge(
     "clawback_window_share_ratio", "Share of main turns tagged, hinted or captured", ["scenario", "window", "kind"]
 )
@@ -125,6 +128,9 @@ STAGE_SECONDS = Histogram(
 RELEASE_NUMBER = Gauge("clawback_serving_release_number", "Releases before and at the serving one", ["scenario"])
 OPTIMIZER_STEPS = Gauge("clawback_optimizer_steps", "Optimizer steps taken", ["scenario"])
 RELEASE_EVENTS = Gauge("clawback_release_events", "Events of the release chain so far", ["scenario", "event"])
+NEWEST_HELD = Gauge(
+    "clawback_newest_release_held", "1 while the newest batch's release was held back by the gate", ["scenario"]
+)
 GROUP_LAG = Gauge("clawback_group_lag_records", "Records a consumer group has not committed", ["group", "topic"])
 SESSION_TTL = Gauge("clawback_session_ttl_seconds", "How long an open session waits for its answer")
 MONITOR_DEAD_LETTERS = Counter(

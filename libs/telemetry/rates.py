@@ -62,6 +62,7 @@ class Turn(msgspec.Struct, kw_only=True):
     answered_by: str | None = None
     answered_rule: str = ""
     answered_at: float = 0.0
+    matched_at: float = 0.0  # when the match was written, the broker's time; set by who reads the topic
     feedback: dict[str, Feedback] = msgspec.field(default_factory=dict)
 
     @property

@@ -6,7 +6,7 @@ lose, and a record delivered again sets the same values again.
 
 from __future__ import annotations
 
-from libs.contracts import TOPICS, DeadLetter, PolicyRelease, Record, decode
+from libs.contracts import TOPICS, DeadLetter, PolicyRelease, Record, TurnMatched, decode
 from libs.errors import ContractError
 from libs.telemetry import metrics
 from libs.telemetry.ledger import Ledger
@@ -47,21 +47,27 @@ class Recorder:
         if isinstance(record, DeadLetter):
             self._dead_letter(record, timestamp)
             return
-        before = {i: _stages(self.ledger.turns.get(i)) for i in self._ids(record)}
+        before = {i: _durations(self.ledger.turns.get(i)) for i in self._ids(record)}
         touched = self.ledger.observe(record)
         self.conversations.observe(record)
+        if isinstance(record, TurnMatched):
+            turn = self.ledger.turns[record.turn_id]
+            turn.matched_at = turn.matched_at or timestamp
         for exchange_id in touched:
             turn = self.ledger.turns[exchange_id]
             if turn.session_id in self._forgotten and turn.at <= self._forgotten[turn.session_id]:
                 self._drop(exchange_id)
             elif timestamp >= self._live_since:
-                _observe_latency(before.get(exchange_id, frozenset()), turn, timestamp)
+                known = before.get(exchange_id, {})
+                for (stage, which), seconds in _durations(turn).items():
+                    if (stage, which) not in known:
+                        metrics.STAGE_SECONDS.labels(stage).observe(seconds)
 
     def _ids(self, record: Record) -> list[str]:
         if isinstance(record, PolicyRelease):
             known = (self.ledger.turn_of(f) for f in record.trained)
             return [turn for turn in known if turn is not None]
-        ids = [getattr(record, "turn_id", None), getattr(record, "exchange_id", None)]
+        ids: list[str | None] = [getattr(record, "turn_id", None), getattr(record, "exchange_id", None)]
         ids += [sample.turn_id for sample in getattr(record, "samples", ())]
         return [i for i in ids if i is not None]
 
@@ -110,34 +116,17 @@ class Recorder:
         self.conversations.forget(exchange_id)
 
 
-def _stages(turn: Turn | None) -> frozenset[str]:
-    """Which stages the turn has reached, per feedback: what is in here was already observed."""
+def _durations(turn: Turn | None) -> dict[tuple[str, str], float]:
+    """Seconds of each stage whose two ends are known, by (stage, feedback id).
+
+    The whole way, raw_to_trained, counts from the arrival of the answer: before it there is nothing to learn from.
+    """
     if turn is None:
-        return frozenset()
-    reached = {"match"} if turn.answered_by else set()
+        return {}
+    spans = {("match", ""): (turn.answered_at, turn.matched_at)}
     for feedback_id, f in turn.feedback.items():
-        reached |= {f"judge:{feedback_id}"} if f.judged_at else set()
-        reached |= {f"batch:{feedback_id}"} if f.batched_at else set()
-        reached |= {f"train:{feedback_id}"} if f.trained_at else set()
-    return frozenset(reached)
-
-
-def _observe_latency(before: frozenset[str], turn: Turn, timestamp: float) -> None:
-    """Seconds of each stage that this record completed; the whole way counts from the answer's arrival."""
-    for reached in _stages(turn) - before:
-        stage, _, feedback_id = reached.partition(":")
-        f = turn.feedback.get(feedback_id)
-        if stage == "match":
-            _observe("match", turn.answered_at, timestamp)
-        elif f and stage == "judge":
-            _observe("judge", turn.answered_at, f.judged_at)
-        elif f and stage == "batch":
-            _observe("batch", f.judged_at, f.batched_at)
-        elif f and stage == "train":
-            _observe("train", f.batched_at, f.trained_at)
-            _observe("raw_to_trained", turn.answered_at, f.trained_at)
-
-
-def _observe(stage: str, start: float, end: float) -> None:
-    if start > 0 and end > 0:  # an earlier stage's record may not have come yet
-        metrics.STAGE_SECONDS.labels(stage).observe(max(0.0, end - start))
+        spans["judge", feedback_id] = (turn.answered_at, f.judged_at)
+        spans["batch", feedback_id] = (f.judged_at, f.batched_at)
+        spans["train", feedback_id] = (f.batched_at, f.trained_at)
+        spans["raw_to_trained", feedback_id] = (turn.answered_at, f.trained_at)
+    return {key: max(0.0, end - start) for key, (start, end) in spans.items() if start > 0 and end > 0}

@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError
 
 from libs.streams.config import ServiceSettings
 from libs.streams.kafka import client_options
+from libs.streams.types import Partition
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 
@@ -31,9 +32,14 @@ class Sink(Protocol):
 
 
 async def watch_lag(
-    settings: ServiceSettings, sink: Sink, groups: Mapping[str, str], *, interval_seconds: float
+    settings: ServiceSettings,
+    sink: Sink,
+    groups: Mapping[str, str],
+    seen: Mapping[Partition, int],
+    *,
+    interval_seconds: float,
 ) -> None:
-    """Measure for ever. `groups`: the topic that each group reads.
+    """Measure for ever. `groups`: the topic that each group reads; `seen`: one past the newest record read by us.
 
     A broker that is away leaves the last figures in place and is tried again.
     """
@@ -43,7 +49,8 @@ async def watch_lag(
                 consumers = {group: await _consumer(settings, group, stack) for group in groups}
                 while True:
                     sink.lags = {
-                        g: {groups[g]: await measure(c, settings.input_topic(groups[g]))} for g, c in consumers.items()
+                        g: {groups[g]: await measure(c, settings.input_topic(groups[g]), seen)}
+                        for g, c in consumers.items()
                     }
                     metrics.GROUP_LAG.clear()
                     for group, topics in sink.lags.items():
@@ -62,7 +69,7 @@ async def _consumer(settings: ServiceSettings, group: str, stack: contextlib.Asy
     return consumer
 
 
-async def measure(consumer: AIOKafkaConsumer, topic: str) -> int:
+async def measure(consumer: AIOKafkaConsumer, topic: str, seen: Mapping[Partition, int]) -> int:
     """Records of `topic` that the consumer's group has not committed; all of them when it never has."""
     if topic not in await consumer.topics():
         return 0
@@ -71,5 +78,7 @@ async def measure(consumer: AIOKafkaConsumer, topic: str) -> int:
     behind = 0
     for partition in partitions:
         committed = await consumer.committed(partition)
-        behind += max(0, ends[partition] - (begins[partition] if committed is None else committed))
+        # The local broker lists an end before its newest batch; what was read is right.
+        end = max(ends[partition], seen.get((topic, partition.partition), 0))
+        behind += max(0, end - (begins[partition] if committed is None else committed))
     return behind

@@ -11,23 +11,27 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from libs.contracts import TOPICS
 from libs.streams.config import ServiceSettings
+from libs.streams.follow import end_offsets
 from libs.streams.kafka import client_options
+from libs.streams.types import Partition
 
 
 class Positions:
     """How far the topics have been read, against where they ended at the start."""
 
     def __init__(self) -> None:
-        self._ends: dict[tuple[str, int], int] = {}
+        self.next: dict[Partition, int] = {}  # one past the newest record taken in
+        self._ends: dict[Partition, int] = {}
         self._known = False
 
-    def expect(self, ends: dict[tuple[str, int], int]) -> None:
+    def expect(self, ends: dict[Partition, int]) -> None:
         """`ends`: the first offset of each partition that need not be read before the figures are whole."""
         self._ends = ends
         self._known = True
 
     def reached(self, topic: str, partition: int, offset: int) -> None:
         """A record has been taken in."""
+        self.next[(topic, partition)] = offset + 1
         if self._ends and self._ends.get((topic, partition), offset + 2) <= offset + 1:
             del self._ends[(topic, partition)]
 
@@ -42,7 +46,7 @@ def fresh_group(prefix: str) -> str:
 
 
 async def rewind(settings: ServiceSettings, group: str, *, since: float, positions: Positions) -> None:
-    """Commit, for a group without members, the offsets of `since` (unix seconds). Raises KafkaError."""
+    """Commit, for a group without members, the offsets of `since` (unix seconds). Raises KafkaError and RetryError."""
     consumer = AIOKafkaConsumer(**client_options(settings), group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -58,7 +62,8 @@ async def rewind(settings: ServiceSettings, group: str, *, since: float, positio
             return
         consumer.assign(partitions)
         begins = await consumer.beginning_offsets(partitions)
-        ends = await consumer.end_offsets(partitions)
+        watermarks = await end_offsets(settings, known & set(map(settings.input_topic, TOPICS)))
+        ends = {p: watermarks.get((p.topic, p.partition), begins[p]) for p in partitions}
         at = await consumer.offsets_for_times({p: int(since * 1000) for p in partitions})
         starts = {p: found.offset if (found := at.get(p)) else ends[p] for p in partitions}
         starts = {p: min(max(offset, begins[p]), ends[p]) for p, offset in starts.items()}

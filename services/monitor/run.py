@@ -10,6 +10,7 @@ import time
 import faust
 from aiokafka.errors import KafkaError
 
+from libs.errors import RetryError
 from libs.streams.http import listening
 from libs.telemetry.logs import configure, get_logger
 from services.monitor.application import EXIT_FAULT, build
@@ -43,7 +44,13 @@ async def _until_stopped(
     app: faust.App, settings: MonitorSettings, site: Web, group: str, positions: Positions, stop: asyncio.Event
 ) -> int:
     lag = asyncio.create_task(
-        watch_lag(settings, site, settings.monitor_lag_groups, interval_seconds=settings.monitor_lag_interval_seconds)
+        watch_lag(
+            settings,
+            site,
+            settings.monitor_lag_groups,
+            positions.next,
+            interval_seconds=settings.monitor_lag_interval_seconds,
+        )
     )
     following = asyncio.create_task(_follow(app, settings, group, positions))
     stopping = asyncio.create_task(stop.wait())
@@ -68,7 +75,7 @@ async def _follow(app: faust.App, settings: MonitorSettings, group: str, positio
         try:
             await rewind(settings, group, since=since, positions=positions)
             break
-        except (KafkaError, OSError) as error:
+        except (KafkaError, RetryError, OSError) as error:
             log.warning("broker away", error=repr(error))
             await asyncio.sleep(1.0)
     await app.start()

@@ -52,7 +52,14 @@ def refresh_gauges(ledger: Ledger, *, ttl_seconds: float, now: float) -> None:
     """Set the monitor's gauges to the figures of this moment; labels that are gone disappear."""
     for gauge in (metrics.MATCH_RATE, metrics.SIGNAL_RATE, metrics.WINDOW_TURNS, metrics.WINDOW_UNMATCHED):
         gauge.clear()
-    for gauge in (metrics.WINDOW_SHARE, metrics.RELEASE_NUMBER, metrics.OPTIMIZER_STEPS, metrics.RELEASE_EVENTS):
+    for gauge in (
+        metrics.WINDOW_DIALECT,
+        metrics.NEWEST_HELD,
+        metrics.WINDOW_SHARE,
+        metrics.RELEASE_NUMBER,
+        metrics.OPTIMIZER_STEPS,
+        metrics.RELEASE_EVENTS,
+    ):
         gauge.clear()
     metrics.SESSION_TTL.set(ttl_seconds)
     metrics.MONITOR_EXCHANGES.set(len(ledger.turns))
@@ -65,6 +72,7 @@ def refresh_gauges(ledger: Ledger, *, ttl_seconds: float, now: float) -> None:
         if state:
             metrics.RELEASE_NUMBER.labels(scenario).set(state.number)
             metrics.OPTIMIZER_STEPS.labels(scenario).set(state.step)
+            metrics.NEWEST_HELD.labels(scenario).set(state.last_event == "held")
             for event, n in state.events.items():
                 metrics.RELEASE_EVENTS.labels(scenario, event).set(n)
 
@@ -78,6 +86,8 @@ def _set_window(scenario: str, window: str, counts: Counts) -> None:
         metrics.WINDOW_TURNS.labels(scenario, window, stage).set(getattr(counts, stage))
     for reason, n in counts.unmatched.items():
         metrics.WINDOW_UNMATCHED.labels(scenario, window, reason).set(n)
+    for dialect, n in counts.dialects.items():
+        metrics.WINDOW_DIALECT.labels(scenario, window, dialect).set(n)
     if counts.turns:
         for kind in ("tagged", "hinted", "captured"):
             metrics.WINDOW_SHARE.labels(scenario, window, kind).set(getattr(counts, kind) / counts.turns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from prometheus_client import REGISTRY
 
@@ -37,11 +39,13 @@ def test_a_bad_record_is_a_contract_error(topic: str, value: bytes) -> None:
         recorder().take(topic, None, value, timestamp=T0)
 
 
-def test_latencies_are_observed_once_per_feedback() -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_latencies_are_observed_once_per_feedback(seed: int) -> None:
     before = {s: sample("clawback_stage_seconds_count", stage=s) for s in ("match", "judge", "train", "raw_to_trained")}
     r = recorder()
-    feed(r, trained_talk("s", T0))
-    feed(r, trained_talk("s", T0))
+    records = [*trained_talk("s", T0), *trained_talk("s", T0)]
+    random.Random(seed).shuffle(records)  # topics are read in any order against each other
+    feed(r, records)
     after = {s: sample("clawback_stage_seconds_count", stage=s) - n for s, n in before.items()}
     assert after == {"match": 2, "judge": 2, "train": 2, "raw_to_trained": 2}
 
