@@ -48,7 +48,7 @@ class RulesJudge:
         if not spoken.strip():
             return _machine(question, seen)
         candidates = pick(spoken, known)
-        reading = read(spoken, candidates)
+        reading = read(spoken, known)
         repeat = _repeat(question, seen.words, candidates)
         found = decide.decide(seen, reading, repeat, related=related(question, spoken, candidates))
         if found.verdict == 0:
@@ -70,7 +70,7 @@ def _version(folder: Path) -> str:
 def _undo(question: Question, seen: Situation, known: Sequence[Language]) -> Judgement:
     number = undone(question, [m.text for m in seen.before_undo], [m.text for m in seen.after_undo])
     spoken = "\n".join(w.text for w in seen.words)
-    advice = advise(read(spoken, pick(spoken, known)).clauses) if spoken else advise([])
+    advice = advise(read(spoken, known).clauses) if spoken else advise([])
     hint = advice.hint if number == question.number else ""
     return Judgement(number, -1, "redo", advice.rejected, advice.preserved, hint, ground="undone by command")
 

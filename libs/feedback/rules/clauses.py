@@ -52,23 +52,29 @@ class Reading:
     clauses: list[Clause] = field(default_factory=list)
 
 
-def pick(text: str, known: Sequence[Language]) -> tuple[Language, ...]:
-    """The languages the text may be in, likeliest first: by script, then by its commonest words."""
+def pick(text: str, known: Sequence[Language], likely: Sequence[Language] = ()) -> tuple[Language, ...]:
+    """The languages the text may be in, likeliest first: by script, then by its commonest words.
+
+    `likely` are the languages of the text around it: a short sentence is read in those if its script allows.
+    """
     script = "cyrillic" if len(_CYRILLIC.findall(text)) * 2 > len(re.findall(r"[^\W\d_]", text)) else "latin"
     candidates = [language for language in known if script in language.scripts]
     found = words(text)
     scores = {language.code: sum(w in language.common for w in found) for language in candidates}
     best = max(scores.values(), default=0)
+    if best < 2 and (around := [language for language in likely if language in candidates]):
+        return tuple(around)
     # Few common words say little, so a short text is read in every language that fits it about as well.
     kept = [language for language in candidates if best < 2 or scores[language.code] >= max(2, best * 0.7)]
     return tuple(sorted(kept or candidates, key=lambda language: -scores[language.code]))
 
 
-def read(text: str, candidates: Sequence[Language]) -> Reading:
-    """Read one message in each candidate language; signs add up."""
+def read(text: str, known: Sequence[Language]) -> Reading:
+    """Read one message, each sentence in the languages that it may be in; signs add up."""
     reading = Reading()
+    likely = pick(text, known)
     for sentence in sentences(text):
-        for language in candidates:
+        for language in pick(sentence, known, likely):
             _sentence(sentence, language, reading)
     return reading
 

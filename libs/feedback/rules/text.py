@@ -17,12 +17,21 @@ _QUOTED_LINE = re.compile(r"^\s*(?:>|\|)\s?.*$", re.MULTILINE)
 # Blocks that clients and tools put into user messages. Unclosed, only names that no type parameter has count.
 _BLOCK = re.compile(r"<([a-zA-Z][\w.-]*)(?:\s[^<>]*)?>.*?</\1\s*>", re.DOTALL)
 _OPEN_BLOCK = re.compile(
-    r"</?(?:system|assistant|tool|instructions?|verdict|\w+[-_]\w+)(?:\s[^<>]*)?>.*", re.DOTALL | re.IGNORECASE
+    r"</?(?:system|assistant|tool|instructions?|verdict|conversation|\w+[-_]\w+)(?:\s[^<>]*)?>[^\n]*", re.IGNORECASE
 )
 _CONTROL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>|\[/?INST\]|<<\/?SYS>>", re.IGNORECASE)
 _ROLE_HEADER = re.compile(
     r"^\W{0,6}(?:system|assistant|developer|tool|judge|grader|evaluator)\b[^\n:]{0,24}:.*$",
     re.IGNORECASE | re.MULTILINE,
+)
+# Sentences that speak to whoever grades instead of to the assistant. They are not feedback, whatever they say.
+_TO_THE_GRADER = re.compile(
+    r"(?:verdict|score|rating|grade|reward|label|оценк\w*|балл\w*|bewertung|puntuación|calificación|\bnote)"
+    r"\W{0,12}(?:must be |should be |is |of |to |von |=|:)*\W{0,6}[+-]?[01]\b"
+    r"|\\boxed|评分|(?:verdict|grader|grading|evaluator|rater|verdictbot|оценщик|bewerter|evaluador|évaluateur)\b"
+    r"|\bignore (?:all|any|the|everything|previous|prior|above)\b.{0,40}(?:instruction|above|output|answer)"
+    r"|\b(?:output|answer|respond|reply) with verdict\b|\byou are no longer\b|\bnew (?:grading |system )?policy\b",
+    re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W_]+(?:[-_./'][^\W_]+)*", re.UNICODE)
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+|;\s+|(?<=[。！？])")
@@ -58,7 +67,8 @@ def spoken(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    return [s.strip(" \t-*") for s in _SENTENCE.split(text) if s.strip(" \t-*.!?,")]
+    found = (s.strip(" \t-*") for s in _SENTENCE.split(text))
+    return [s for s in found if s.strip(".!?,") and not _TO_THE_GRADER.search(s)]
 
 
 def words(text: str) -> list[str]:
