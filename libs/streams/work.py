@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -95,10 +96,8 @@ class Worker:
 
     async def complete(self, done: Done) -> None:
         """Produce and finalize what a tick returned; records that it completes are set aside if they cannot be."""
-        try:
+        with contextlib.suppress(DeadLetterError):  # its records have been set aside
             await self._complete(done)
-        except DeadLetterError as error:
-            await self._bury(done.completes, error, 1)
 
     async def _complete(self, done: Done) -> None:
         try:
