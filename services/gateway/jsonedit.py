@@ -109,32 +109,29 @@ def _with_edits(
     text: str, at: int, actions: Mapping[str, Action], cuts: list[tuple[int, int, str]]
 ) -> Iterator[Member]:
     found = list(members(text, at))
-    for position, member in enumerate(found):
-        action = actions.get(member.key)
-        if action == "null" and member.value is not None:
-            cuts.append((member.value_start, member.end, "null"))
-        elif action == "remove":
-            cuts.append((*_with_comma(text, found, position), ""))
+    kept_end: int | None = None  # of the last member that stays
+    run: int | None = None  # where a run of removed members starts
+    for member in found:
+        if actions.get(member.key) == "remove":
+            run = member.start if run is None else run
+        else:
+            if run is not None:
+                cuts.append((run, member.start, ""))
+                run = None
+            kept_end = member.end
+            if actions.get(member.key) == "null" and member.value is not None:
+                cuts.append((member.value_start, member.end, "null"))
         yield member
-
-
-def _with_comma(text: str, found: list[Member], position: int) -> tuple[int, int]:
-    """The span of a member and of the comma that goes with it."""
-    if position + 1 < len(found):
-        return found[position].start, found[position + 1].start
-    if position:
-        return found[position - 1].end, found[position].end
-    return found[position].start, found[position].end
+    if run is not None:  # the comma before a run at the end goes with it
+        cuts.append((run if kept_end is None else kept_end, found[-1].end, ""))
 
 
 def _apply(text: str, cuts: list[tuple[int, int, str]]) -> str:
     out: list[str] = []
     at = 0
     for start, end, replacement in sorted(cuts):
-        if start < at:  # two removed neighbours share a comma
-            start = at
         out += [text[at:start], replacement]
-        at = max(at, end)
+        at = end
     return "".join([*out, text[at:]])
 
 
