@@ -190,8 +190,9 @@ class MemoryProducer:
         if not self._broker.available:
             return list(outputs)
         for output in outputs:
-            if len(output.value) > self._broker.max_request_size:
-                raise DeadLetterError(f"{len(output.value)} bytes do not fit", reason="output_too_large")
+            size = len(output.value) + len(output.key or "")
+            if size > self._broker.max_request_size:
+                raise DeadLetterError(f"{size} bytes do not fit", reason="output_too_large")
         for output in outputs:
             self._broker.append(output)
         return []

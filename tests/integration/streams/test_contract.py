@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -264,7 +265,8 @@ async def test_an_output_that_is_too_large_takes_its_held_records_along(world: W
         if not waiting:
             waiting.append(record)
             return Held()
-        return Done(outputs=(Output("turns.judged", "x", b"x" * 9_000_000),), completes=tuple(waiting))
+        # A large value would travel as a ticket; nothing helps against a large key.
+        return Done(outputs=(Output("turns.judged", "x" * 9_000_000, b"x"),), completes=tuple(waiting))
 
     async with running(loop_of(world, Script(pair), unique, max_in_flight=1)):
 
@@ -275,6 +277,18 @@ async def test_an_output_that_is_too_large_takes_its_held_records_along(world: W
         found = await eventually(both)
     assert {letter.reason for letter in found} == {"output_too_large"}
     assert await total_committed(world, unique) == 2
+
+
+async def test_a_record_over_the_limit_arrives_whole(kafka_settings: ServiceSettings, unique: str, home: Path) -> None:
+    world = await KafkaWorld(kafka_settings, unique).open()
+    large = "y" * 9_000_000
+    await put(world, [large], key=lambda _: "one")
+    handler = Script(lambda record: Done(outputs=(Output("turns.judged", "one", record.value),)))
+    async with running(loop_of(world, handler, unique)):
+        await eventually(lambda: handler.seen)
+    assert handler.values == [large]
+    (copied,) = await world.records(world.target)
+    assert len(copied.value) < 1000, "it travels as a ticket"
 
 
 async def test_a_position_of_its_own_comes_before_the_committed_one(world: World, unique: str) -> None:
