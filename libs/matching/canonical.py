@@ -28,6 +28,10 @@ SPECIFIC = 24  # characters: a text at least this long is told from others by it
 _FIRST = 200  # characters of a first line that count
 _LINE_MIN = 16  # characters of a line that is worth looking up
 _LINE_SPLIT = re.compile(r"\r\n|\n|\r|\\n|\\r")
+_LABEL = re.compile(
+    r"^(?:<[^<>]{1,60}>)+|(?:</[^<>]{1,30}>)+$|^\W{0,3}(?:assistant|ai|model|user|human|tool)\b[^:\w]{0,3}:\s*",
+    re.IGNORECASE,
+)
 _LINE_EDGE = " \t\"'`*#>-|_.,:;<>[]{}()/\\"
 
 
@@ -176,8 +180,11 @@ def _frame(run: Sequence[Block]) -> bytes:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text that are long enough to be looked up, folded and without edge marks (quotes, bullets)."""
+    """The lines of a text that are long enough to be looked up, folded and without edge marks.
+
+    Marks are quotes and bullets, and the tags or role names of a transcript that was written out as text.
+    """
     if "<th" in text:
         text = _THOUGHTS.sub("\n", text)
-    found = (fold(line).strip(_LINE_EDGE) for line in _LINE_SPLIT.split(text))
+    found = (_LABEL.sub("", fold(line)).strip(_LINE_EDGE) for line in _LINE_SPLIT.split(text))
     return [line[:300] for line in found if len(line) >= _LINE_MIN]

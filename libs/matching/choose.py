@@ -11,6 +11,8 @@ from typing import Protocol
 
 from libs.matching.plan import Limits, Plan, Slot
 
+THREADS = ("sub_agent", "declared_side", "side_thread")  # reasons of side calls that go on as threads of their own
+
 
 @dataclass(slots=True)
 class Candidate:
@@ -23,7 +25,7 @@ class Candidate:
     outcome: str
     session: str  # the conversation's name
     named: str  # the session that the request named itself, or ""
-    kind: str  # main | side | compaction
+    kind: str  # main | side | once (a side call that is no thread) | compaction
     same: str
     prompt: str
     calls: bool
@@ -206,7 +208,7 @@ def _bare(plan: Plan, limits: Limits, view: View) -> Choice:
 class Verdict:
     """Class, kind and reason of an exchange once its turn is chosen."""
 
-    kind: str  # main | side | compaction: what later exchanges inherit
+    kind: str  # as in Candidate: what later exchanges inherit
     label: str  # the exchange class
     reason: str
     turn: Candidate | None  # bound in a record
@@ -225,11 +227,14 @@ def classify(plan: Plan, limits: Limits, view: View, choice: Choice, delegated: 
             return Verdict("main", "main", "summary_without_turn", None, None)
         found = before
     if plan.kind != "main":
-        return Verdict(plan.kind, plan.kind, plan.reason, None, found)
+        lasting = "side" if plan.reason in THREADS else "once"
+        return Verdict(lasting if plan.kind == "side" else plan.kind, plan.kind, plan.reason, None, found)
     if delegated:
         return Verdict("side", "side", "sub_agent", None, found)
-    if found and found.kind == "side":
-        return Verdict("side", "side", "side_thread", None, found)
+    if found and found.kind == "once" and plan.person:
+        found = (view.get(found.previous) if found.previous else None) or found  # a person does not answer a side call
+    if found and found.kind in ("side", "once") and not (found.kind == "once" and plan.person):
+        return Verdict(found.kind, "side", "side_thread", None, found)
     again = _same_before(plan, view)
     label, repeats, rejects = _again(plan, again, found)
     if label == "main" and found and _edited(plan, view, found):

@@ -48,7 +48,7 @@ def _asked(parsed: ParsedRequest) -> SideKind | None:
         found = transcript_kind(system, newest[-1])
         if found:
             return found
-    return system_kind(system) if system else None
+    return system_kind(system) if system and not history else None
 
 
 def _newest_users(messages: Sequence[ChatMessage]) -> list[str]:

@@ -18,6 +18,7 @@ MAX_SLOTS = 8
 MAX_LINES = 12
 _SHORT_REPLY = 120  # characters of an acknowledgement
 _LONGEST = 200_000  # characters of one message that are searched for a summary
+_TOGETHER = 16  # characters of a message and its reply that tell the pair from others
 _NEAR = 3  # user messages right before a reply that may be the one it answered
 
 
@@ -62,7 +63,7 @@ class Keys:
             return []
         results = ["\x1f".join(sorted(b.text for b in run))]
         texts = results if run[0].role == "tool" else [b.first for b in run[:_NEAR]]
-        return [self.of("near", run[0].role, t, reply.key) for t in texts if len(t) + reply.weight >= SPECIFIC]
+        return [self.of("near", run[0].role, t, reply.key) for t in texts if len(t) + reply.weight >= _TOGETHER]
 
     def _alone(self, reply: Block) -> list[str]:
         """The reply by itself, its words alone and its calls alone; a common one only within its session."""

@@ -31,7 +31,7 @@ _MACHINE_HEAD = re.compile(
     r"|\[(?:background|async|delegated|sub-?agent)[^\]\n]{0,80}\]"
     r"|\[(?:image|file|attachment|previous|earlier|old|conversation|context)[^\]\n]{0,80}"
     r"(?:removed|omitted|cleared|truncated|compressed)[^\]\n]{0,40}\]\s*$"
-    r"|note: the (?:current )?(?:date|time)\b|current (?:date|time|working directory)\b\s*(?:is|:))",
+    r"|note: the current (?:date|time)\b|current (?:date|time|working directory)\b\s*(?:is|:))",
     re.IGNORECASE,
 )
 
@@ -114,14 +114,20 @@ _STYLE = tuple(
         r"\b(?:respond|reply|answer|return|output|provide|write|produce)\b.{0,40}\b(?:only|json|exactly|with|nothing)\b",
         r"\b(?:do not|don't|never|must not|must|avoid)\b",
         r"\b(?:your (?:sole |only )?(?:task|objective|job|goal|role)|you are (?:an?|the|now|performing|nearing)\b)",
-        r"(?m:^\s*#{1,4} \S)|<[a-z_-]+>|(?m:^[A-Z][A-Z ]{5,}:?)|\b(?:CRITICAL|IMPORTANT|NOTE|TASK|RULES?)\b:?",
+        r"(?m:^\s*#{1,4} \S)|<[a-z_-]+>|(?m-i:^[A-Z][A-Z ]{5,}:?)|\b(?-i:CRITICAL|IMPORTANT|NOTE|TASK|RULES?)\b:?",
         r"(?m:^\s*(?:[-*]|\d+[.)]) \S.*\n\s*(?:[-*]|\d+[.)]) \S)",
         r"\b(?:conversation|messages?|transcript|history)\b.{0,20}\b(?:above|below|so far|to (?:summarize|date))\b",
+        r"\bthe user(?:'s)?\b|\b(?:this|the) session\b",
         r"\b\d+ ?(?:-|to|–|or) ?\d+ (?:words?|sentences?|characters)\b|\b(?:words|characters) or (?:less|fewer)\b",
     )
 )
+# Words that only programs use for what they want.
+_TERMS = re.compile(
+    r"\b(?:memory (?:flush|extraction|consolidation)|pre-?compaction|heart_?beat|context window|[A-Z]+_(?:OK|REPLY))\b",
+    re.IGNORECASE,
+)
 _SYSTEM_ROLE = re.compile(
-    r"\b(?:generat(?:e|es|or)|summari[sz](?:e|es|er|ation)|compact(?:s|ion|or)?|classif(?:y|ies|ier)|extract(?:s|or)?"
+    r"\b(?:writ(?:e|es|er)|generat(?:e|es|or)|summari[sz](?:e|es|er|ation)|compact(?:s|ion|or)?|classif(?:y|ies|ier)|extract(?:s|or)?"
     r"|assistant tasked with)\b",
     _I,
 )
@@ -165,7 +171,7 @@ def _asks(text: str) -> SideKind | None:
 
 
 def program_style(text: str) -> int:
-    """How many habits of program-written instructions a text shows (0 to 8)."""
+    """How many habits of program-written instructions a text shows (0 to 9)."""
     return sum(1 for p in _STYLE if p.search(text)) + (len(text) >= 400)
 
 
@@ -181,8 +187,8 @@ def instruction_kind(text: str, *, sure: bool) -> SideKind | None:
     kind = None if _RESUMED.search(text[:300]) else _asks(head)
     if kind is None or (not person_words(text) and _NEWS.search(head)):
         return None
-    needed = 1 if kind == "heartbeat" else 3 if sure and len(text) < 240 else 2
-    return kind if program_style(head) >= needed else None
+    needed = 3 if sure and len(text) < 240 else 2
+    return kind if program_style(head) + 3 * bool(_TERMS.search(head)) >= needed else None
 
 
 _SUMMARY = re.compile(r"\b(?:summar|compact|condens|compress|context extract)", re.IGNORECASE)
@@ -194,9 +200,12 @@ _COMMIT = re.compile(
 def system_kind(text: str) -> SideKind | None:
     """The kind of a request whose system prompt gives the model a service role (title generator, summariser)."""
     head = text[:600]
-    if len(text) > 8000 or not _SYSTEM_ROLE.search(head[:200]):
+    if len(text) > 8000:
         return None
-    return "commit" if _COMMIT.search(head) else _asks(head)
+    kind: SideKind | None = "commit" if _COMMIT.search(head) else _asks(head[:300])
+    if _SYSTEM_ROLE.search(head[:200]):
+        return kind
+    return kind if program_style(head) >= (1 if len(text) <= 600 else 3) else None
 
 
 # A conversation written out as text: role names that open lines, or a tag around the whole.

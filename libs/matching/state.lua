@@ -263,6 +263,7 @@ local function edited(found)
   return whole and other.named == plan.session and plan.session == found.named
 end
 
+local threads = {sub_agent = true, declared_side = true, side_thread = true}
 local function verdict(kind, label, reason, turn, previous, repeats, rejects)
   return {kind = kind, label = label, reason = reason, turn = turn, previous = previous,
     repeats = repeats or '', rejects = rejects or ''}
@@ -278,9 +279,17 @@ local function classify(choice, is_delegated)
     end
     found = before
   end
-  if plan.kind ~= 'main' then return verdict(plan.kind, plan.kind, plan.reason, nil, found) end
+  if plan.kind ~= 'main' then
+    local lasting = threads[plan.reason] and 'side' or 'once'
+    return verdict(plan.kind == 'side' and lasting or plan.kind, plan.kind, plan.reason, nil, found)
+  end
   if is_delegated then return verdict('side', 'side', 'sub_agent', nil, found) end
-  if found and found.kind == 'side' then return verdict('side', 'side', 'side_thread', nil, found) end
+  if found and found.kind == 'once' and plan.person then
+    found = found.previous ~= '' and get(found.previous) or found
+  end
+  if found and (found.kind == 'side' or (found.kind == 'once' and not plan.person)) then
+    return verdict(found.kind, 'side', 'side_thread', nil, found)
+  end
   local label, repeats, rejects = again(same_before(), found)
   if label == 'main' and found and edited(found) then label, rejects = 'branch', found.answered[#found.answered] end
   if not found then return verdict('main', label, choice.reason, nil, nil, '', rejects) end
