@@ -53,6 +53,7 @@ class Talk:
     classes: dict[int, str] = field(default_factory=dict)
     captured: bool = True
     tagged: bool = True
+    tenant: str = "tenant-a"
 
     def id(self, i: int) -> str:
         return f"{self.session}-{i}"
@@ -67,7 +68,7 @@ class Talk:
         return TrafficRaw(
             exchange_id=self.id(i),
             scenario=self.scenario,
-            tenant="tenant-a",
+            tenant=self.tenant,
             received_at=self.at(i),
             completed_at=self.at(i) + 1,
             path=PATH,
@@ -91,7 +92,7 @@ class Talk:
         return ExchangeClassified(
             exchange_id=self.id(i),
             scenario=self.scenario,
-            tenant="tenant-a",
+            tenant=self.tenant,
             exchange_class=kind,
             session_id=self.session,
             turn_id=self.id(i - 1) if self.bound(i) else None,
@@ -111,7 +112,7 @@ class Talk:
             turn_id=self.id(i - 1),
             answered_by=self.id(i),
             scenario=self.scenario,
-            tenant="tenant-a",
+            tenant=self.tenant,
             session_id=self.session,
             rule="tag",
             confidence=1.0,
@@ -136,7 +137,7 @@ class Talk:
             turn_id=self.id(i),
             answered_by=self.id(i + 1),
             scenario=self.scenario,
-            tenant="tenant-a",
+            tenant=self.tenant,
             session_id=self.session,
             verdict=v,
             reward=float(verdict),

@@ -4,6 +4,7 @@ from libs.contracts.base import Array, Capture, Message, Record, decode, encode
 from libs.contracts.dead_letters import DeadLetter
 from libs.contracts.exchanges_classified import ExchangeClassified
 from libs.contracts.policy_releases import BASE_RELEASE, Adapter, PolicyRelease
+from libs.contracts.tombstones import Tombstone
 from libs.contracts.traffic_raw import TrafficRaw
 from libs.contracts.training_batches import Sample, TrainingBatch
 from libs.contracts.turns_judged import TurnJudged, Vote
@@ -17,6 +18,7 @@ TOPICS: dict[str, type[Record]] = {
     "training.batches": TrainingBatch,
     "policy.releases": PolicyRelease,
     "dead.letters": DeadLetter,
+    "tombstones": Tombstone,
 }
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "PolicyRelease",
     "Record",
     "Sample",
+    "Tombstone",
     "TrafficRaw",
     "TrainingBatch",
     "TurnJudged",

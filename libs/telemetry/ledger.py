@@ -48,6 +48,7 @@ class Ledger:
                     record.exchange_id,
                     record.scenario,
                     record.received_at,
+                    tenant=record.tenant,
                     outcome=record.outcome,
                     captured=record.capture is not None,
                 )
@@ -72,7 +73,7 @@ class Ledger:
         if known and known.answers and r.turn_id is None:
             return set()  # an earlier look, redelivered: the binding found since stands
         touched = self._set(
-            r.exchange_id, r.scenario, r.at, exchange_class=r.exchange_class, session_id=r.session_id,
+            r.exchange_id, r.scenario, r.at, tenant=r.tenant, exchange_class=r.exchange_class, session_id=r.session_id,
             answers=r.turn_id, reason=r.reason, rule=r.rule or "", dialect=r.dialect, tagged=r.tagged,
             hinted=r.hinted, gap_seconds=r.gap_seconds,
         )  # fmt: skip

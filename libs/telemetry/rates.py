@@ -47,6 +47,7 @@ class Turn(msgspec.Struct, kw_only=True):
 
     exchange_id: str
     scenario: str = ""
+    tenant: str = ""
     at: float = 0.0
     exchange_class: str = ""  # "" until it is classified
     session_id: str | None = None

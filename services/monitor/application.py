@@ -97,7 +97,7 @@ async def _observe(
         message = event.message
         topic = message.topic.removesuffix(suffix)
         try:
-            recorder.take(topic, message.key, message.value, timestamp=message.timestamp)
+            recorder.take(topic, message.value, timestamp=message.timestamp)
             metrics.RECORDS.labels("monitor", topic, "done").inc()
         except ContractError as error:
             metrics.RECORDS.labels("monitor", topic, "dead_letter").inc()

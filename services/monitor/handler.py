@@ -6,7 +6,7 @@ lose, and a record delivered again sets the same values again.
 
 from __future__ import annotations
 
-from libs.contracts import TOPICS, DeadLetter, PolicyRelease, Record, TurnMatched, decode
+from libs.contracts import TOPICS, DeadLetter, PolicyRelease, Record, Tombstone, TurnMatched, decode
 from libs.errors import ContractError
 from libs.telemetry import metrics
 from libs.telemetry.ledger import Ledger
@@ -28,24 +28,24 @@ class Recorder:
         self.conversations = conversations
         self.dead: dict[str, DeadLetter] = {}
         self._held: dict[str, DeadLetter] = {}
-        self._forgotten: dict[str, float] = {}  # session id -> when its tombstone was written
+        self._forgotten: dict[tuple[str, str], float] = {}  # (kind, session or tenant) -> up to when
         self._max_exchanges = max_exchanges
         self._live_since = live_since
 
-    def take(self, topic: str, key: bytes | None, value: bytes | None, *, timestamp: float) -> None:
+    def take(self, topic: str, value: bytes | None, *, timestamp: float) -> None:
         """Take one record in. `timestamp` is the broker's, unix seconds.
 
         Raises ContractError when the record does not have its topic's form.
         """
-        if value is None:  # a tombstone: the key's data is to be forgotten
-            self.forget_session((key or b"").decode("utf-8", "replace"), at=timestamp)
-            return
         try:
-            record = decode(value, TOPICS[topic])
+            record = decode(value or b"", TOPICS[topic])
         except RecursionError as error:
             raise ContractError(f"the record is nested too deeply: {error}") from error
         if isinstance(record, DeadLetter):
             self._dead_letter(record, timestamp)
+            return
+        if isinstance(record, Tombstone):
+            self._forget(record)
             return
         before = {i: _durations(self.ledger.turns.get(i)) for i in self._ids(record)}
         touched = self.ledger.observe(record)
@@ -55,7 +55,7 @@ class Recorder:
             turn.matched_at = turn.matched_at or timestamp
         for exchange_id in touched:
             turn = self.ledger.turns[exchange_id]
-            if turn.session_id in self._forgotten and turn.at <= self._forgotten[turn.session_id]:
+            if self._is_forgotten(turn):
                 self._drop(exchange_id)
             elif timestamp >= self._live_since:
                 known = before.get(exchange_id, {})
@@ -100,16 +100,19 @@ class Recorder:
             self._drop(exchange_id)
         return len(old)
 
-    def forget_session(self, session_id: str, *, at: float) -> int:
-        """Drop every exchange of a session up to `at` (unix seconds), text included. Returns how many were held.
+    def _forget(self, tombstone: Tombstone) -> None:
+        """Drop a session's or tenant's exchanges with their text; what other topics still bring is dropped as it comes."""
+        key = (tombstone.kind, tombstone.value)
+        self._forgotten[key] = max(tombstone.at, self._forgotten.get(key, 0.0))
+        for turn in [turn for turn in self.ledger.turns.values() if self._is_forgotten(turn)]:
+            self._drop(turn.exchange_id)
 
-        Other topics may still bring records of that session: they are dropped as they come.
-        """
-        self._forgotten[session_id] = max(at, self._forgotten.get(session_id, 0.0))
-        ids = [t.exchange_id for t in self.ledger.turns.values() if t.session_id == session_id and t.at <= at]
-        for exchange_id in ids:
-            self._drop(exchange_id)
-        return len(ids)
+    def _is_forgotten(self, turn: Turn) -> bool:
+        until = max(
+            self._forgotten.get(("session", turn.session_id or ""), 0.0),
+            self._forgotten.get(("tenant", turn.tenant), 0.0),
+        )
+        return turn.at <= until
 
     def _drop(self, exchange_id: str) -> None:
         self.ledger.forget(exchange_id)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
-from libs.contracts import DeadLetter, Record, encode
+from libs.contracts import DeadLetter, Record, Tombstone, encode
 from libs.errors import ContractError
 from services.monitor.conversations import Conversations, newest_text, reply_text
 from services.monitor.handler import Recorder
@@ -25,18 +26,18 @@ def recorder(max_exchanges: int = 1000, live_since: float = 0.0, max_bytes: int 
 
 def feed(r: Recorder, records: list[Record], at: float = T0) -> None:
     for record in records:
-        r.take(TOPIC_OF[type(record)], b"k", encode(record), timestamp=at)
+        r.take(TOPIC_OF[type(record)], encode(record), timestamp=at)
 
 
 def sample(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"version":1}', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("value", [None, b"", b"{", b"[]", b'{"version":1}', b"\xff\xfe", b"[" * 100_000])
 @pytest.mark.parametrize("topic", ["traffic.raw", "turns.judged", "policy.releases", "dead.letters"])
-def test_a_bad_record_is_a_contract_error(topic: str, value: bytes) -> None:
+def test_a_bad_record_is_a_contract_error(topic: str, value: bytes | None) -> None:
     with pytest.raises(ContractError):
-        recorder().take(topic, None, value, timestamp=T0)
+        recorder().take(topic, value, timestamp=T0)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -86,7 +87,7 @@ def test_a_dead_letter_counts_once() -> None:
     before = sample("clawback_dead_letters_seen_total", **labels)
     r = recorder()
     for number in (1, 2, 1):
-        r.take("dead.letters", None, encode(letter(number)), timestamp=T0)
+        r.take("dead.letters", encode(letter(number)), timestamp=T0)
     assert sample("clawback_dead_letters_seen_total", **labels) - before == 2
 
 
@@ -94,7 +95,7 @@ def test_a_letter_that_an_earlier_run_wrote_is_not_due_again() -> None:
     r = recorder()
     r.hold_letter(letter(1))
     r.hold_letter(letter(2))
-    r.take("dead.letters", None, encode(letter(1)), timestamp=T0)
+    r.take("dead.letters", encode(letter(1)), timestamp=T0)
     assert [x.dead_letter_id for x in r.letters_due()] == ["traffic.raw-0-2"]
     assert r.letters_due() == []
 
@@ -107,16 +108,17 @@ def test_old_exchanges_and_those_above_the_bound_are_let_go() -> None:
     assert len(r.ledger.turns) == 4
 
 
-def test_a_tombstone_forgets_a_session_and_what_other_topics_bring_of_it_later() -> None:
+@pytest.mark.parametrize(("kind", "value"), [("session", "gone"), ("tenant", "tenant-b")])
+def test_a_tombstone_forgets_and_what_other_topics_bring_later_is_dropped(kind: Any, value: str) -> None:
     r = recorder()
-    talk = Talk("gone", ["my secret", "b"], T0)
+    talk = Talk("gone", ["my secret", "b"], T0, tenant="tenant-b")
     feed(r, [*trained_talk("kept", T0), *talk.records()])
-    r.take("exchanges.classified", b"gone", None, timestamp=T0 + 60)
+    r.take("tombstones", encode(Tombstone(kind=kind, value=value, at=T0 + 60)), timestamp=T0 + 60)
     assert {t.session_id for t in r.ledger.turns.values()} == {"kept"}
     assert r.conversations.get("gone-0").prompt == ""
     feed(r, [talk.raw(0), talk.classified(0)])
     assert "gone-0" not in r.ledger.turns
-    later = Talk("gone", ["back again"], T0 + 120)
+    later = Talk("gone", ["back again"], T0 + 120, tenant="tenant-b")
     feed(r, [later.raw(0), later.classified(0)])
     assert "gone-0" in r.ledger.turns, "a session that goes on after it was forgotten counts again"
 

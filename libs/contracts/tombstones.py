@@ -1,0 +1,23 @@
+"""tombstones: whose data is to be forgotten. Kafka's own retention removes the records; this says what not to use.
+
+Key: the value. Producer: `clawback forget`. Consumers: monitor (drops what it holds), replays (leave it out).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from libs.contracts.base import Record
+
+TOPIC = "tombstones"
+VERSION = 1
+
+
+class Tombstone(Record, frozen=True, kw_only=True):
+    """Everything of this session or tenant up to `at` (unix seconds) is forgotten; later traffic counts again."""
+
+    version: int = VERSION
+    kind: Literal["session", "tenant"]
+    value: str  # session_id or tenant, as in the records
+    at: float
+    redis_keys: int = 0  # how many keys were removed from Redis
