@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -68,6 +69,23 @@ class Running:
     url: str
     gateway: Gateway
     spool_dir: Path
+    grown: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        wake = self.gateway.recorder._wake
+
+        def woken() -> None:
+            wake()
+            self.grown.set()
+
+        self.gateway.recorder._wake = woken
+
+    async def until_recorded(self, count: int = 1, timeout_seconds: float = 20.0) -> None:
+        """Wait until that many records lie in the spool."""
+        async with asyncio.timeout(timeout_seconds):
+            while self.gateway.spool.records < count:
+                self.grown.clear()
+                await self.grown.wait()
 
     async def records(self) -> list[TrafficRaw]:
         """What lies in the spool, in order (the broker of these tests is away, so nothing leaves it)."""
