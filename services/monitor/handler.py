@@ -101,7 +101,7 @@ class Recorder:
         return len(old)
 
     def _forget(self, tombstone: Tombstone) -> None:
-        """Drop a session's or tenant's exchanges with their text; what other topics still bring is dropped as it comes."""
+        """Drop a session's or tenant's exchanges with their text, and what other topics bring of them later."""
         key = (tombstone.kind, tombstone.value)
         self._forgotten[key] = max(tombstone.at, self._forgotten.get(key, 0.0))
         for turn in [turn for turn in self.ledger.turns.values() if self._is_forgotten(turn)]:

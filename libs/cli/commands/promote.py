@@ -1,0 +1,20 @@
+"""Let a release serve that the gate held back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import click
+
+
+@click.command("promote", help=__doc__)
+@click.argument("scenario")
+@click.argument("release_id")
+def command(scenario: str, release_id: str) -> None:
+    from libs.cli.chains import chain_of, events, send
+    from libs.learning.releases import promote
+
+    event = promote(chain_of(scenario, asyncio.run(events())), release_id, time.time())
+    send(event)
+    click.echo(f"{scenario}: {event.serving} is to serve ({event.reason})")

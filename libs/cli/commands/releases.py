@@ -1,0 +1,36 @@
+"""The release log: what each batch ended in, which release serves, and why others do not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+
+import click
+
+
+@click.command("releases", help=__doc__)
+@click.option("--scenario", help="only this scenario")
+@click.option("--json", "as_json", is_flag=True, help="the events as JSON")
+def command(scenario: str | None, as_json: bool) -> None:
+    import msgspec
+
+    from libs.cli.chains import chain_of, events
+
+    log = [event for event in asyncio.run(events()) if scenario in (None, event.scenario)]
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(log), ensure_ascii=False, indent=2))
+        return
+    if not log:
+        click.echo("no releases yet: every scenario serves the base model")
+        return
+    for event in log:
+        when = datetime.fromtimestamp(event.created_at, UTC).strftime("%m-%d %H:%M:%S")
+        loss = f"  loss {event.metrics['loss']:.4f}" if "loss" in event.metrics else ""
+        used = f"  {len(event.trained)} turns" if event.trained else ""
+        why = f"  {event.reason}" if event.reason else ""
+        click.echo(f"{when}  {event.scenario}  {event.event:11} {event.release_id}  step {event.step}{used}{loss}{why}")
+    for name in sorted({event.scenario for event in log}):
+        chain = chain_of(name, log)
+        held = [r.release_id for r in chain.releases.values() if r.status == "held"]
+        click.echo(f"{name}: serving {chain.serving}" + (f", held back: {', '.join(held)}" if held else ""))

@@ -1,0 +1,67 @@
+"""Run the matcher, judge or batcher again over the log, beside the live one, with other settings if you like."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import click
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+@click.command("replay", help=__doc__)
+@click.argument("stage", type=click.Choice(["matcher", "judge", "batcher"]))
+@click.option("--since", metavar="AGE", help="only records younger than this: 90s, 30m, 12h, 7d; all unless given")
+@click.option("--name", help="of this replay: its outputs go to <topic>.<name>; replay-<time> unless given")
+@click.option("--into-live", is_flag=True, help="write to the live topics: what is there already is recognised by id")
+@click.option("--group", help="consumer group; clawback-<stage>-<name> unless given")
+@click.option("--redis-url", help="an empty Redis database for its state; number 15 of the live one unless given")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="a setting that differs from the live service")
+@click.option("--timeout", "timeout_seconds", default=3600.0, show_default=True, help="seconds")
+def command(
+    stage: str,
+    since: str | None,
+    name: str | None,
+    into_live: bool,
+    group: str | None,
+    redis_url: str | None,
+    env: tuple[str, ...],
+    timeout_seconds: float,
+) -> None:
+    from libs.cli.connect import settings
+    from libs.cli.home import home
+    from libs.cli.replaying import replay, side_database
+
+    used = settings()
+    name = name or f"replay-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
+        raise click.BadParameter("--name: letters, digits, dot, dash and underscore only")
+    log = home() / "logs" / f"{stage}-{name}.log"
+    outcome = asyncio.run(
+        replay(
+            used,
+            stage,
+            group=group or f"clawback-{stage}-{name}",
+            suffix="" if into_live else f".{name}",
+            since=None if since is None else time.time() - _seconds(since),
+            redis_url=redis_url or side_database(used.redis_url),
+            env=dict(pair.partition("=")[::2] for pair in env),
+            log=log,
+            local=not used.kafka_idempotent_producer,
+            timeout_seconds=timeout_seconds,
+        )
+    )
+    click.echo(f"{stage} read {outcome.read} records again")
+    for topic, written in outcome.written.items():
+        click.echo(f"  {written:6}  {topic}")
+    if not into_live:
+        click.echo(f"look at them with `clawback tap {next(iter(outcome.written))}`")
+
+
+def _seconds(age: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age)
+    if not match:
+        raise click.BadParameter(f"--since {age}: give a number and s, m, h or d, such as 30m")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,176 @@
+"""Run one stage again over the log, beside the live one: own consumer group, own output topics, own Redis database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from redis.asyncio import Redis
+
+from deploy.local.process import Process, spawn
+from deploy.topics.create import create
+from libs.errors import ConfigError
+from libs.streams.config import ServiceSettings
+from libs.streams.follow import end_offsets
+from libs.streams.kafka import client_options
+from libs.streams.types import Partition
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a stage reads under its group, and what it writes."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+STAGES = {
+    "matcher": Stage(("traffic.raw",), ("turns.matched", "exchanges.classified")),
+    "judge": Stage(("turns.matched",), ("turns.judged",)),
+    "batcher": Stage(("turns.judged",), ("training.batches",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a replay read, and what it wrote by topic."""
+
+    read: int
+    written: dict[str, int]
+
+
+async def replay(
+    settings: ServiceSettings,
+    stage: str,
+    *,
+    group: str,
+    suffix: str,
+    since: float | None,
+    redis_url: str,
+    env: Mapping[str, str],
+    log: Path,
+    local: bool,
+    timeout_seconds: float,
+) -> Outcome:
+    """Read the stage's topics from `since` (unix seconds; the beginning if None) to where they end now.
+
+    Outputs go to `<topic><suffix>`; an empty suffix writes to the live topics, whose consumers recognise repeats by id.
+    Raises ConfigError: the Redis database is in use, the service ended (with its log), the time ran out.
+    """
+    inputs = [settings.input_topic(topic) for topic in STAGES[stage].inputs]
+    outputs = [topic + suffix for topic in (*STAGES[stage].outputs, "dead.letters")]
+    if suffix:
+        await create(settings, local=local, only=(*STAGES[stage].outputs, "dead.letters"), suffix=suffix)
+    before = await _total(settings, outputs)
+    starts, ends = await _position(settings, group, inputs, since)
+    async with _own_database(redis_url):
+        process = _start(settings, stage, group, suffix, redis_url, env, log)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await _until_read(settings, group, ends, process)
+        except TimeoutError as error:
+            raise ConfigError(
+                f"not done after {timeout_seconds:.0f} s; give --timeout, and see {log}:\n{process.tail()}"
+            ) from error
+        finally:
+            await asyncio.to_thread(process.stop, 60.0)
+    after = await _total(settings, outputs)
+    written = {topic: after.get(topic, 0) - before.get(topic, 0) for topic in outputs}
+    return Outcome(read=sum(ends.values()) - sum(starts.values()), written=written)
+
+
+def side_database(url: str, number: int = 15) -> str:
+    """The same Redis, another database: a replay must not touch the live state."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, f"/{number}", parts.query, parts.fragment))
+
+
+class _own_database:
+    """An empty database at the start and an empty one at the end."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> None:
+        async with Redis.from_url(self._url) as redis:
+            if await redis.dbsize():
+                raise ConfigError(
+                    f"the Redis database of the replay is not empty ({urlsplit(self._url).path}); a replay needs one of "
+                    "its own: give --redis-url, or empty it if an interrupted replay left it"
+                )
+
+    async def __aexit__(self, *_: object) -> None:
+        async with Redis.from_url(self._url) as redis:
+            await redis.flushdb()
+
+
+def _start(
+    settings: ServiceSettings,
+    stage: str,
+    group: str,
+    suffix: str,
+    redis_url: str,
+    env: Mapping[str, str],
+    log: Path,
+) -> Process:
+    own = {
+        "CLAWBACK_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "CLAWBACK_KAFKA_IDEMPOTENT_PRODUCER": str(settings.kafka_idempotent_producer).lower(),
+        "CLAWBACK_KAFKA_FETCH_MAX_WAIT_MS": str(settings.kafka_fetch_max_wait_ms),
+        "CLAWBACK_REDIS_URL": redis_url,
+        "CLAWBACK_STREAM_GROUP": group,
+        "CLAWBACK_STREAM_OUTPUT_SUFFIX": suffix,
+        "CLAWBACK_HTTP_PORT": "0",
+    }
+    argv = [sys.executable, "-m", f"services.{stage}"]
+    return spawn(stage, argv, log, os.environ | own | env, cwd=ROOT)
+
+
+async def _position(
+    settings: ServiceSettings, group: str, topics: list[str], since: float | None
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Set the group to the start; returns where it starts and where the topics end now."""
+    ends = await end_offsets(settings, topics)
+    consumer = AIOKafkaConsumer(**client_options(settings), group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(*partition) for partition in ends]
+        starts = dict(await consumer.beginning_offsets(partitions))
+        if since is not None:
+            at = await consumer.offsets_for_times({p: int(since * 1000) for p in partitions})
+            starts = {p: at[p].offset if at.get(p) else ends[(p.topic, p.partition)] for p in partitions}
+        consumer.assign(partitions)
+        await consumer.commit(starts)
+    finally:
+        await consumer.stop()
+    return {(p.topic, p.partition): offset for p, offset in starts.items()}, ends
+
+
+async def _until_read(settings: ServiceSettings, group: str, ends: Mapping[Partition, int], process: Process) -> None:
+    consumer = AIOKafkaConsumer(**client_options(settings), group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        while True:
+            if not process.alive():
+                raise ConfigError(f"{process.name} ended before it was done; its log {process.log}:\n{process.tail()}")
+            done = [((await consumer.committed(TopicPartition(*p))) or 0) >= end for p, end in ends.items()]
+            if all(done):
+                return
+            await asyncio.sleep(0.5)
+    finally:
+        await consumer.stop()
+
+
+async def _total(settings: ServiceSettings, topics: list[str]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for (topic, _), end in (await end_offsets(settings, topics)).items():
+        totals[topic] = totals.get(topic, 0) + end
+    return totals
