@@ -76,6 +76,10 @@ class Policy:
         found: torch.device = next(self.causal.parameters()).device
         return found
 
+    def frozen_base(self) -> Any:
+        """The transformers model whose weights never train."""
+        return self.causal if self._base is None else self._base
+
     def named_trainable(self) -> dict[str, nn.Parameter]:
         """Trainable parameters by the name under which peft (LoRA) or transformers (full) saves them."""
         if self.peft is None:
@@ -145,7 +149,8 @@ def load_policy(config: ModelConfig) -> tuple[Policy, Any]:
     """The policy and its tokenizer from a model directory. Raises ConfigError when it holds no model."""
     if not (config.path / "config.json").exists():
         raise ConfigError(f"no model at {config.path}; run `clawback setup`, or set CLAWBACK_TRAINER_MODEL")
-    model = AutoModelForCausalLM.from_pretrained(
-        str(config.path), dtype=_DTYPES[config.dtype], attn_implementation=ATTENTION
-    ).to(config.device)
+    # Full fine-tuning keeps float32 weights: an update of 1e-5 is lost in bfloat16. Products still use `dtype`.
+    dtype = _DTYPES[config.dtype] if config.mode == "lora" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(str(config.path), dtype=dtype, attn_implementation=ATTENTION)
+    model = model.to(config.device)
     return Policy(model, config), AutoTokenizer.from_pretrained(str(config.path))

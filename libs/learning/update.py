@@ -13,7 +13,7 @@ forward pass of 3, so no pass is spent on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -25,6 +25,8 @@ from libs.learning.objective import ObjectiveConfig, Student, Targets, objective
 from libs.learning.packing import pack, plan_packs
 from libs.learning.samples import TrainSample
 from libs.learning.teacher import StepConfig, Teacher, sample_targets, teacher_pass
+
+Guard = Callable[[dict[str, float]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,12 @@ def run_step(
     samples: Sequence[TrainSample],
     config: ObjectiveConfig,
     step: StepConfig,
+    guard: Guard | None = None,
 ) -> StepResult:
-    """Apply one step for `samples` (admitted, not empty). All of it or nothing is applied."""
+    """Apply one step for `samples` (admitted, not empty). All of it or nothing is applied.
+
+    `guard` sees the metrics before anything changes and may name a reason not to.
+    """
     optimizer.zero_grad(set_to_none=True)
     loss, metrics, logp = accumulate(policy, samples, config, step)
     params = list(policy.named_trainable().values())
@@ -53,6 +59,10 @@ def run_step(
     if not math.isfinite(loss) or not math.isfinite(norm):
         optimizer.zero_grad(set_to_none=True)
         return StepResult(False, "not_finite_loss" if not math.isfinite(loss) else "not_finite_gradient", metrics, logp)
+    refused = guard(metrics) if guard is not None else None
+    if refused:
+        optimizer.zero_grad(set_to_none=True)
+        return StepResult(False, refused, metrics, logp)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return StepResult(True, "", metrics, logp)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from libs.errors import ConfigError
 from libs.learning.checkpoint import base_digest
-from libs.learning.model import ModelConfig, load_policy
+from libs.learning.gate import Prober
+from libs.learning.guard import GuardLimits
+from libs.learning.model import ModelConfig, Policy, load_policy
 from libs.learning.objective import ObjectiveConfig, check_coefficients
+from libs.learning.probes import PROBES, GateLimits
 from libs.learning.update import StepConfig
 from services.trainer.config import TrainerSettings
 from services.trainer.handler import TrainerHandler
@@ -30,6 +36,33 @@ def objective_of(s: TrainerSettings) -> ObjectiveConfig:
     )
     check_coefficients(config)
     return config
+
+
+def guard_of(s: TrainerSettings) -> GuardLimits | None:
+    """The collapse guard's limits, or None when it is off."""
+    if not s.trainer_guard:
+        return None
+    return GuardLimits(
+        min_entropy=s.trainer_guard_min_entropy,
+        max_entropy=s.trainer_guard_max_entropy,
+        max_kl=s.trainer_guard_max_kl,
+        max_looping=s.trainer_guard_max_looping,
+    )
+
+
+def prober_of(s: TrainerSettings, policy: Policy, tokenizer: Any) -> Prober | None:
+    """The gate's probes, or None when it is off. Raises ConfigError when the file holds no prompt."""
+    if not s.trainer_gate:
+        return None
+    probes: tuple[str, ...] = PROBES
+    if s.trainer_gate_probes is not None:
+        if not s.trainer_gate_probes.exists():
+            raise ConfigError(f"CLAWBACK_TRAINER_GATE_PROBES: no file {s.trainer_gate_probes}")
+        lines = s.trainer_gate_probes.read_text(encoding="utf-8").splitlines()
+        probes = tuple(line.strip() for line in lines if line.strip())
+    if not probes:
+        raise ConfigError(f"CLAWBACK_TRAINER_GATE_PROBES: {s.trainer_gate_probes} holds no prompt")
+    return Prober(policy, tokenizer, probes, endless_tokens=s.trainer_gate_endless_tokens)
 
 
 def build(s: TrainerSettings) -> TrainerHandler:
@@ -64,5 +97,13 @@ def build(s: TrainerSettings) -> TrainerHandler:
         max_loaded=s.trainer_max_loaded,
         keep_releases=s.trainer_keep_releases,
         drift_max=s.trainer_drift_max,
+        guard=guard_of(s),
+        gate=GateLimits(
+            max_failed=s.trainer_gate_max_failed,
+            max_repetition=s.trainer_gate_max_repetition,
+            max_kl=s.trainer_gate_max_kl,
+            max_logp_loss=s.trainer_gate_max_logp_loss,
+        ),
     )
-    return TrainerHandler(Learner(policy, tokenizer, store, objective, step, options), store)
+    prober = prober_of(s, policy, tokenizer)
+    return TrainerHandler(Learner(policy, tokenizer, store, objective, step, options, prober), store)

@@ -54,6 +54,19 @@ class TrainerSettings(ServiceSettings):
     trainer_checkpoint_activations: bool = False
 
     trainer_drift_max: float = Field(default=0.05, gt=0, description="nats, mean |captured - recomputed|: alarm")
+    trainer_guard: bool = Field(default=True, description="refuse to train a policy that has collapsed")
+    trainer_guard_min_entropy: float = Field(default=0.02, ge=0, description="nats per token")
+    trainer_guard_max_entropy: float = Field(default=6.0, gt=0)
+    trainer_guard_max_kl: float = Field(default=5.0, gt=0, description="nats per token from the base")
+    trainer_guard_max_looping: float = Field(default=0.5, gt=0, le=1, description="share of served replies that loop")
+    trainer_gate: bool = Field(default=True, description="compare a release with the serving one before it serves")
+    trainer_gate_probes: Path | None = Field(default=None, description="one prompt a line; built-in ones if not set")
+    trainer_gate_endless_tokens: int = Field(default=96, ge=8, description="an answer longer than this has no end")
+    trainer_gate_max_failed: float = Field(default=0.34, ge=0, lt=1, description="share of telling probes")
+    trainer_gate_max_repetition: float = Field(default=0.5, gt=0, le=1)
+    trainer_gate_max_kl: float = Field(default=3.0, gt=0, description="nats per token from the base")
+    trainer_gate_max_logp_loss: float = Field(default=2.0, gt=0, description="nats per token under the base")
+
     trainer_max_loaded: int = Field(default=4, ge=1, description="scenarios in memory; the others are on disk")
     trainer_keep_releases: int = Field(default=8, ge=2, description="weights kept per scenario beside the serving one")
 

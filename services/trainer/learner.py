@@ -9,21 +9,25 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from libs.contracts import BASE_RELEASE, Adapter, PolicyRelease, TrainingBatch
-from libs.contracts.policy_releases import release_id_for
+from libs.contracts.policy_releases import Event, release_id_for
 from libs.errors import DeadLetterError
 from libs.learning.checkpoint import StepRecord, load_optimizer, load_release, optimizer_tensors, save_release
+from libs.learning.gate import Prober
+from libs.learning.guard import GuardLimits, reply_metrics, verdict
 from libs.learning.model import Policy
 from libs.learning.objective import ObjectiveConfig
+from libs.learning.probes import Answer, GateLimits, GateResult, compare
 from libs.learning.samples import Limits, TrainSample, admit, check_unique
-from libs.learning.update import StepConfig, StepResult, run_step
+from libs.learning.update import Guard, StepConfig, StepResult, run_step
 from services.trainer.decode import train_sample
+from services.trainer.probe_files import ProbeFiles
 from services.trainer.store import ScenarioState, Store
 
 Clock = Callable[[], float]
@@ -37,6 +41,8 @@ class LearnerOptions:
     max_loaded: int = 4
     keep_releases: int = 8
     drift_max: float = 0.05
+    guard: GuardLimits | None = field(default_factory=GuardLimits)
+    gate: GateLimits = field(default_factory=GateLimits)
 
 
 @dataclass(slots=True)
@@ -59,6 +65,7 @@ class Learner:
         objective: ObjectiveConfig,
         step: StepConfig,
         options: LearnerOptions,
+        prober: Prober | None = None,
         clock: Clock = time.time,
     ) -> None:
         self.policy, self.tokenizer, self.store = policy, tokenizer, store
@@ -69,6 +76,8 @@ class Learner:
         self._fresh = policy.state()  # an untrained adapter: equals the base
         self._parked: OrderedDict[str, _Loaded] = OrderedDict()
         self._active: tuple[str, str] | None = None  # scenario and release in the model
+        self._prober = prober
+        self._probed = ProbeFiles(store.root)
         self._limits = Limits(min(options.max_sample_tokens, policy.context_tokens), policy.vocab_size)
 
     def process(self, batch: TrainingBatch, position: dict[str, int]) -> PolicyRelease:
@@ -79,17 +88,60 @@ class Learner:
         if reason is not None:
             return self._event("skipped", batch, state, dropped=dropped, reason=reason)
         self.activate(state)
-        result = run_step(self.policy, self.optimizer, samples, self.objective, self.step)
+        before = self._answers(state.chain.serving, state)
+        result = run_step(self.policy, self.optimizer, samples, self.objective, self.step, self._guard(samples))
         metrics = {**result.metrics, **self._drift(samples, result, state)}
         if not result.applied:
-            return self._event("failed", batch, state, dropped=dropped, reason=result.reason, metrics=metrics)
+            kind: Event = "skipped" if result.reason.startswith("guard_") else "failed"
+            return self._event(kind, batch, state, dropped=dropped, reason=result.reason, metrics=metrics)
         trained = [s.feedback_id for s in samples]
         release_id = release_id_for(batch.scenario, state.chain.number + 1, batch.batch_id)
         weights = self._save(batch, state, release_id, trained, position)
         self._active = (batch.scenario, release_id)
+        gate = self._gate(release_id, weights, before)
+        if not gate.passed:
+            self._active = None
         return self._event(
-            "released", batch, state, dropped=dropped, metrics=metrics, trained=trained, made=(release_id, weights)
+            "released" if gate.passed else "held",
+            batch,
+            state,
+            dropped=dropped,
+            reason=gate.reason,
+            metrics={**metrics, **gate.metrics},
+            trained=trained,
+            made=(release_id, weights),
         )
+
+    def _guard(self, samples: list[TrainSample]) -> Guard | None:
+        """Adds the replies' repetition and length to the step's metrics and refuses to train a collapsed policy."""
+        limits = self.options.guard
+
+        def look(metrics: dict[str, float]) -> str | None:
+            texts = [self.tokenizer.decode(s.response_ids, skip_special_tokens=True) for s in samples]
+            metrics |= reply_metrics(texts, [len(s.response_ids) for s in samples], limits or GuardLimits())
+            return verdict(metrics, limits) if limits else None
+
+        return look
+
+    def _answers(self, release_id: str, state: ScenarioState) -> list[Answer] | None:
+        """A release's answers to the probes, measured once; it must be the active one. None without a gate."""
+        if self._prober is None:
+            return None
+        made = state.chain.releases[release_id].weights if release_id in state.chain.releases else None
+        known = self._probed.get(release_id, made, self._prober)
+        if known is None:
+            known = self._prober.answers(release_id, made)
+            self._probed.put(release_id, made, self._prober, known)
+        return known
+
+    def _gate(self, release_id: str, weights: Adapter, serving: list[Answer] | None) -> GateResult:
+        if self._prober is None or serving is None:
+            return GateResult(passed=True, signal=False, reason="", metrics={})
+        answers = self._prober.answers(release_id, weights)
+        self._probed.put(release_id, weights, self._prober, answers)
+        result = compare(answers, serving, self.options.gate)
+        result.metrics["gate_signal"] = float(result.signal)
+        return result
 
     def _select(self, batch: TrainingBatch, state: ScenarioState) -> tuple[list[TrainSample], dict[str, str]]:
         """Samples that may train, and why each other one may not."""
@@ -181,7 +233,7 @@ class Learner:
 
     def _event(
         self,
-        kind: Any,
+        kind: Event,
         batch: TrainingBatch,
         state: ScenarioState,
         *,
