@@ -141,7 +141,7 @@ class PolicyApp:
             release = await self._scenarios.acquire(scenario)
         except ReleaseRefused as error:
             raise ApiError(503, f"the scenario's release cannot be read: {error}", retry_after_seconds=10) from error
-        sampling = chat.sampling(max(captured, chat.top_logprobs or 0))
+        sampling = chat.sampling(max(captured, chat.top_logprobs or 0), self._engine.shape.vocab)
         live = self._worker.submit(
             [
                 Request(

@@ -20,6 +20,7 @@ class PolicySettings(ServiceSettings):
         default="float32", description="float32 agrees with the trainer and is the faster one on a CPU"
     )
     policy_threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves the choice to torch")
+    policy_releases_topic: str = "policy.releases"
     policy_follow_releases: bool = Field(default=True, description="off: serve the base only, without a broker")
 
     policy_context_tokens: int = Field(default=0, ge=0, description="prompt and reply; 0: what the model was made for")

@@ -64,15 +64,15 @@ class Common(msgspec.Struct, kw_only=True):
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def sampling(self, captured: int) -> Sampling:
-        """The sampler's settings; `captured` is how many candidates per token are kept."""
+    def sampling(self, captured: int, vocab: int) -> Sampling:
+        """The sampler's settings; `captured` is how many candidates per token are kept. Raises ApiError."""
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=self.top_p or 1.0,
             top_k=max(0, self.top_k or 0),
             frequency_penalty=self.frequency_penalty or 0.0,
             presence_penalty=self.presence_penalty or 0.0,
-            logit_bias=_bias(self.logit_bias),
+            logit_bias=_bias(self.logit_bias, vocab),
             captured=captured,
         )
 
@@ -125,14 +125,14 @@ def _named(text: str) -> Exception:
     """The field out of msgspec's message: its path at the end, or the missing field's name."""
     missing = re.search(r"missing required field `(\w+)`", text)
     at = _AT.search(text)
-    path = at[1] if at else ""
+    path = (at[1] if at else "").removesuffix("[...]")
     if missing:
         path = f"{path}.{missing[1]}" if path else missing[1]
     return invalid(path or "body", f"{path or 'body'}: {_AT.sub('', text)}")
 
 
-def _bias(given: dict[str, float] | None) -> dict[int, float]:
-    try:
-        return {int(token): value for token, value in (given or {}).items()}
-    except ValueError as error:
-        raise invalid("logit_bias", "logit_bias: keys must be token ids") from error
+def _bias(given: dict[str, float] | None, vocab: int) -> dict[int, float]:
+    wrong = [token for token in given or {} if not token.isdecimal() or int(token) >= vocab]
+    if wrong:
+        raise invalid("logit_bias", f"logit_bias: {wrong[0]!r} is not a token id from 0 to {vocab - 1}")
+    return {int(token): value for token, value in (given or {}).items()}

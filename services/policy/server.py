@@ -70,7 +70,9 @@ async def serve(settings: PolicySettings, stop: asyncio.Event) -> None:
         budget_bytes=settings.policy_resident_megabytes * 1_000_000,
         on_change=worker.forget_releases,
     )
-    follower = ReleaseFollower(settings, scenarios, retry_seconds=settings.policy_retry_seconds)
+    follower = ReleaseFollower(
+        settings, scenarios, topic=settings.policy_releases_topic, retry_seconds=settings.policy_retry_seconds
+    )
     policy = PolicyApp(
         model_name=settings.model_name,
         tokenizer=model.tokenizer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,16 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@lru_cache(maxsize=16)
+def _transformers(model_dir: Path, adapter: Path | None) -> Any:
+    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    return (model if adapter is None else PeftModel.from_pretrained(model, str(adapter))).eval()
+
+
 def reference(model_dir: Path, tokens: Sequence[int], adapter: Path | None = None) -> torch.Tensor:
     """transformers' log-probabilities of the next token after each of `tokens`: float32 [T, V]."""
-    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
-    if adapter is not None:
-        model = PeftModel.from_pretrained(model, str(adapter)).eval()
     with torch.no_grad():
-        return model(torch.tensor([list(tokens)])).logits[0].log_softmax(-1)
+        return _transformers(model_dir, adapter)(torch.tensor([list(tokens)])).logits[0].log_softmax(-1)
 
 
 class Bench:
