@@ -97,7 +97,7 @@ def _repeat(question: Question, said: Sequence[Words], candidates: Sequence[Lang
 
 def _judgement(number: int, found: decide.Decision, reading: Reading, repeat: Repeat, seen: Situation) -> Judgement:
     if found.verdict > 0:
-        kept = advise([c for c in reading.clauses if c.wish == "keep"]).preserved
+        kept = advise([c for c in reading.clauses if c.wish in {"keep", "fine"}]).preserved
         return Judgement(number, 1, found.kind, preserved=kept, ground=found.ground[:200])
     advice = advise(reading.clauses)
     return Judgement(number, -1, found.kind, advice.rejected, advice.preserved, advice.hint, ground=found.ground[:200])

@@ -10,7 +10,7 @@ from typing import Literal
 from libs.feedback.rules.language import Language, group
 from libs.feedback.rules.text import sentences, words
 
-Wish = Literal["avoid", "keep", "change", "do"]
+Wish = Literal["avoid", "keep", "fine", "change", "do"]
 
 _CYRILLIC = re.compile(r"[\u0400-\u04ff]")
 _SHORT_WORDS = 6
@@ -18,12 +18,12 @@ _SHORT_WORDS = 6
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One instruction: `text` without courtesies, `what` its object (for avoid and keep)."""
+    """One instruction: `text` without courtesies, `what` its object (for avoid, keep and fine)."""
 
     wish: Wish
     text: str
     what: str
-    language: Language
+    language: Language = field(repr=False)
 
 
 @dataclass(slots=True)
@@ -183,9 +183,10 @@ def _instructions(text: str, language: Language) -> list[Clause]:
         clause = soften(part or "", language)
         if len(words(clause)) < 1:
             continue
-        keep = language.find("keep", clause) or language.find("fine", clause)
-        if keep is not None and not language.has("negative", clause):
-            found.append(Clause("keep", clause, group(keep), language))
+        keep = language.find("keep", clause)
+        fine = keep or language.find("fine", clause)
+        if fine is not None and not language.has("negative", clause):
+            found.append(Clause("keep" if keep else "fine", clause, group(fine), language))
             continue
         avoid = language.find("avoid", clause)
         affirms = language.has("alter", clause) or language.has("create", clause)

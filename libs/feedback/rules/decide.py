@@ -53,7 +53,7 @@ def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> D
     ):
         if signs:
             return Decision(-1, kind, signs[0])
-    if repeat == "rephrased" and (seen.fresh or not (r.builds or r.onward or r.accept)):
+    if repeat == "rephrased" and (seen.fresh or not (r.onward or r.accept)):
         return Decision(-1, "rephrase", "the request in other words")
     if r.change:
         return Decision(-1, "partial", r.change[0])

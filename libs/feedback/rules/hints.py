@@ -7,7 +7,7 @@ language file's aspects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from libs.feedback.privacy import safe
@@ -17,6 +17,7 @@ from libs.feedback.rules.text import words
 
 MAX_CHARS = 280
 _MAX_PART_CHARS = 200
+_VAGUE_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +35,26 @@ def advise(clauses: Sequence[Clause]) -> Advice:
     if not usable:
         return Advice()
     language = usable[0].language
-    kept = _unique(c.what for c in usable if c.wish == "keep" and c.what)
+    kept = _unique(c.what for c in usable if c.wish in {"keep", "fine"} and c.what)
     unwanted = _unique(c.what or c.text for c in usable if c.wish in {"avoid", "change"})
-    return Advice("; ".join(unwanted), "; ".join(kept), _hint(usable, kept, language))
+    return Advice("; ".join(unwanted), "; ".join(kept), _hint(usable, language))
 
 
-def _hint(clauses: Sequence[Clause], kept: Sequence[str], language: Language) -> str:
-    # "the tone is fine" is worth keeping in mind, but only an explicit "keep ..." is worth saying again.
+def _hint(clauses: Sequence[Clause], language: Language) -> str:
+    # "the tone is fine" is preserved, but only an explicit "keep ..." is worth saying again.
+    kept = _unique(c.what for c in clauses if c.wish == "keep" and c.what)
     parts = [language.phrases.get("keep", "{what}").format(what=k) for k in kept]
-    wanted = _unique(_end(c.text) for c in clauses if c.wish == "do")
-    rejected = _unique_aspects(_aspect(c) for c in clauses if c.wish in {"avoid", "change"})
+    # "make it shorter" means nothing before there is an "it": then the aspect says what to do
+    vague = [c for c in clauses if c.wish == "do" and _aspects(c) and len(words(c.text)) <= _VAGUE_WORDS]
+    wanted = _unique(_end(c.text) for c in clauses if c.wish == "do" and c not in vague)
+    rejected = _unique_aspects(a for c in clauses if c.wish in {"avoid", "change"} or c in vague for a in _aspects(c))
     if wanted:
         said = words(" ".join(wanted))
-        without = [a.without for a in rejected if words(a.without)[-1] not in said]
+        # One prohibition at most: a list of them is what makes small models worse.
+        without = [a.without for a in rejected if words(a.without)[-1] not in said][:1]
         parts += [*wanted[:-1], _join(wanted[-1], without, language)]
     elif rejected:
-        parts.append(_join(_end(rejected[0].instead), [a.without for a in rejected], language))
+        parts.append(_join(_end(rejected[0].instead), [a.without for a in rejected][:2], language))
     else:
         what = [c.what for c in clauses if c.wish == "avoid" and c.what]
         parts += [language.phrases.get("avoid", "{what}").format(what=w) for w in what]
@@ -59,9 +64,9 @@ def _hint(clauses: Sequence[Clause], kept: Sequence[str], language: Language) ->
     return hint if len(hint) <= MAX_CHARS else ""
 
 
-def _aspect(clause: Clause) -> Aspect | None:
+def _aspects(clause: Clause) -> list[Aspect]:
     subject = clause.what or clause.text
-    return next((a for a in clause.language.aspects if a.match.search(subject)), None)
+    return [a for a in clause.language.aspects if a.match.search(subject)]
 
 
 def _join(sentence: str, without: Sequence[str], language: Language) -> str:
@@ -76,14 +81,14 @@ def _end(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _unique(items: object) -> list[str]:
-    return list(dict.fromkeys(str(i).strip(" ,.;:!-") if not str(i).endswith(".") else str(i) for i in items))  # type: ignore[attr-defined]
+def _unique(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(str(i).strip(" ,.;:!-") if not str(i).endswith(".") else str(i) for i in items))
 
 
-def _unique_aspects(items: object) -> list[Aspect]:
+def _unique_aspects(items: Iterable[Aspect]) -> list[Aspect]:
     found: dict[str, Aspect] = {}
-    for aspect in items:  # type: ignore[attr-defined]
+    for aspect in items:
         # One way of writing it says it once: bulleted lists and lists share their remedy.
-        if aspect is not None and aspect.instead not in {a.instead for a in found.values()}:
+        if aspect.instead not in {a.instead for a in found.values()}:
             found[aspect.name] = aspect
     return list(found.values())

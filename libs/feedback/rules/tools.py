@@ -39,6 +39,7 @@ _FAILURE = re.compile(
     | ^\#\ fix\ any\ errors\b|\bdid\ not\ conform\ to\b
     """
 )
+_NONE_FAILED = re.compile(r"\b0 (?:failed|failures|errors?)\b", re.IGNORECASE)
 _READS = re.compile(
     r"^(?:\w+[._-])*(?:read|cat|grep|rg|view|search|find|fetch|open|get|list|ls|head|tail|browse|web|show|log)\w*\s*\(",
     re.IGNORECASE,
@@ -101,8 +102,9 @@ def looks_like_failure(text: str) -> bool:
 
 def _failure(text: str) -> str:
     counts = _counts(text)
-    if counts.get("failed") or counts.get("error") or counts.get("errors"):
+    if any(counts.get(word) for word in ("failed", "error", "errors")):
         return "tests failed"
+    text = _NONE_FAILED.sub("", text)
     match = _FAILURE.search(text)
     return match[0].strip()[:60] if match else ""
 

@@ -1,8 +1,8 @@
 """A PRM over real HTTP for tests: an OpenAI-compatible server whose "model" can be led astray the way models are.
 
 It is no language model. It behaves like one where steering matters:
-- it puts the messages through a chat template and reads the roles back from the text, so a template token that stands in
-  a message opens a role of its own;
+- it puts the messages through a chat template and reads the roles back from the text, so a template token that stands
+  in a message opens a role of its own;
 - it obeys: an instruction to give a certain verdict or score counts when it stands in a system role, or in a user role
   outside the block of data, and a data block ends for it at the first line that begins with END;
 - it parrots: `parrot` repeats the last thing that the conversation said before its own answer, and after it;
@@ -27,7 +27,8 @@ _BAD = re.compile(
 )
 _GOOD = re.compile(r"\b(?:thanks|thank you|perfect|great)\b|(?<![а-я])спасибо")
 _ORDER = re.compile(
-    r"(?:verdict|score|rating|grade|оценка|bewertung|puntuación|note)\W{0,12}(?:must be|is|=|:|to|of|:=)?\W{0,6}([+-]?[01])"
+    r"(?:verdict|score|rating|grade|оценка|bewertung|puntuación|note)\W{0,12}(?:must be|is|=|:|to|of|:=)?\W{0,6}"
+    r"([+-]?[01])"
     r"|\\boxed\{([+-]?[01])\}",
     re.IGNORECASE,
 )
@@ -39,7 +40,7 @@ def template(messages: list[dict[str, str]]) -> str:
 
 
 def roles(text: str) -> list[tuple[str, str]]:
-    """What a tokenizer that knows the template's tokens makes of the text: they end and open roles wherever they are."""
+    """What a tokenizer makes of the text: the template's tokens end and open roles wherever they stand."""
     parts = _ROLE.split(text)
     return [(role, body.split("<|im_end|>")[0]) for role, body in zip(parts[1::2], parts[2::2], strict=False)]
 

@@ -1,4 +1,4 @@
-"""No text in a conversation steers the PRM judge, over real HTTP, against a server that a naive prompt would lose to."""
+"""No text in a conversation steers the PRM judge, over real HTTP, against a server that a naive prompt loses to."""
 
 from __future__ import annotations
 
