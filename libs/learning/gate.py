@@ -48,10 +48,10 @@ class Prober:
         self.fingerprint = hashlib.sha256(asked.encode()).hexdigest()  # of the base and the probes
 
     def answers(self, release_id: str, weights: Adapter | None) -> list[Answer]:
-        """One answer per probe, greedy. The policy must hold this release's tensors (for the KL)."""
-        if weights is None or release_id == BASE_RELEASE:
-            release = Release(BASE_RELEASE, self._decoder)
-        else:
+        """One answer per probe, greedy. The policy must hold this release's tensors (for the KL), except the base's."""
+        base = weights is None or release_id == BASE_RELEASE
+        release = Release(BASE_RELEASE, self._decoder)
+        if weights is not None and not base:
             release = load_release(release_id, weights, self._decoder).release
         engine = Engine(
             release.decoder.weights, self._text, Limits(kv_budget_tokens=len(self.prompts) * 1024, max_batch=64)
@@ -63,26 +63,27 @@ class Prober:
         ]
         while not engine.idle:
             engine.step()
-        return self._measure([s.generated for s in running], stop)
+        return self._measure([s.generated for s in running], stop, of_base=base)
 
     def _text(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     @torch.no_grad()
-    def _measure(self, replies: list[list[int]], stop: frozenset[int]) -> list[Answer]:
+    def _measure(self, replies: list[list[int]], stop: frozenset[int], *, of_base: bool) -> list[Answer]:
         sequences = [(*p, *r[:-1]) for p, r in zip(self.prompts, replies, strict=True)]
         layout = pack(sequences, device=self._policy.device)
         rows = torch.cat([torch.from_numpy(r[len(p) - 1 :]) for r, p in zip(layout.rows, self.prompts, strict=True)])
         sampled = torch.tensor([t for r in replies for t in r], device=self._policy.device)
-        own = self._policy.hidden(layout)[rows.to(self._policy.device)]
         base = self._policy.hidden(layout, base=True)[rows.to(self._policy.device)]
+        own = base if of_base else self._policy.hidden(layout)[rows.to(self._policy.device)]
         kl, logp = [], []
         for part in chunks(len(sampled), 128):
             base_logits = self._policy.head(base[part], base=True)
             nothing = sampled[part].unsqueeze(1)
             base_logp = token_stats(base_logits.clone(), None, sampled[part], nothing)[0]
-            kl.append(token_stats(self._policy.head(own[part]), base_logits, sampled[part], nothing)[2])
+            own_logits = self._policy.head(own[part], base=of_base)
+            kl.append(token_stats(own_logits, base_logits, sampled[part], nothing)[2])
             logp.append(base_logp)
         lengths = [len(r) for r in replies]
         return [

@@ -4,8 +4,9 @@ A probe is an ordinary short request. It never says what a scenario's person wan
 for following the probe, and must not depend on anybody's taste. It looks for collapse only: loops, empty or endless
 answers, refusals, words that the base finds absurd, and a distribution far from the base's.
 
-A probe on which the serving release itself fails says nothing about the candidate. When no probe is left, the gate
-says that it has no signal and lets the release pass.
+A probe on which the base itself fails says nothing about a release. When no probe is left, the gate says that it has
+no signal and lets the release pass. A candidate is held when it newly fails too many probes that the serving release
+passes, and also when it fails most of them and more than the serving one: many small losses must not add up unseen.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """`max_failed` is a share of the probes that say something; the others are per token or per answer."""
+    """`max_failed` and `max_failed_total` are shares of the telling probes; the others are per token or answer."""
 
-    max_failed: float = 0.34
+    max_failed: float = 0.34  # newly, against the serving release
+    max_failed_total: float = 0.5  # altogether, if that is more than the serving release fails
     max_repetition: float = 0.5
     max_kl: float = 3.0
     max_logp_loss: float = 2.0  # nats per token below the serving release's
@@ -92,32 +94,42 @@ def flaws(answer: Answer, limits: GateLimits) -> list[str]:
     return found
 
 
-def compare(candidate: Sequence[Answer], serving: Sequence[Answer], limits: GateLimits) -> GateResult:
-    """Whether the candidate may serve. Both lists follow the same probes."""
+def compare(
+    candidate: Sequence[Answer], serving: Sequence[Answer], base: Sequence[Answer], limits: GateLimits
+) -> GateResult:
+    """Whether the candidate may serve. The lists follow the same probes."""
     metrics = {f"gate_{k}": v for k, v in _means(candidate).items()}
     metrics |= {f"gate_serving_{k}": v for k, v in _means(serving).items()}
-    telling = [(c, s) for c, s in zip(candidate, serving, strict=True) if not flaws(s, limits)]
+    telling = [i for i, answer in enumerate(base) if not flaws(answer, limits)]
     metrics["gate_probes_telling"] = float(len(telling))
     if not telling:
         return GateResult(passed=True, signal=False, reason="gate_no_signal", metrics=metrics)
-    failed = [problems for c, s in telling if (problems := _problems(c, s, limits))]
-    metrics["gate_failed_share"] = len(failed) / len(telling)
-    kl = sum(c.kl for c, _ in telling) / len(telling)
+    now = {i: p for i in telling if (p := _problems(candidate[i], base[i], limits))}
+    before = {i for i in telling if _problems(serving[i], base[i], limits)}
+    newly = {i: p for i, p in now.items() if i not in before}
+    kl = sum(candidate[i].kl for i in telling) / len(telling)
+    metrics["gate_failed_share"] = len(now) / len(telling)
+    metrics["gate_newly_failed_share"] = len(newly) / len(telling)
+    reason = ""
     if kl > limits.max_kl:
-        return GateResult(passed=False, signal=True, reason=f"gate_kl: {kl:.2f} nats per token", metrics=metrics)
-    if metrics["gate_failed_share"] > limits.max_failed:
-        named = [p for problems in failed for p in problems]
-        worst = max(sorted(set(named)), key=named.count)
-        reason = f"gate_{worst}: {len(failed)} of {len(telling)} probes fail"
-        return GateResult(passed=False, signal=True, reason=reason, metrics=metrics)
-    return GateResult(passed=True, signal=True, reason="", metrics=metrics)
+        reason = f"gate_kl: {kl:.2f} nats per token from the base"
+    elif len(newly) / len(telling) > limits.max_failed:
+        reason = f"gate_{_commonest(newly)}: {len(newly)} of {len(telling)} probes newly fail"
+    elif len(now) / len(telling) > limits.max_failed_total and len(now) > len(before):
+        reason = f"gate_{_commonest(now)}: {len(now)} of {len(telling)} probes fail, {len(before)} did before"
+    return GateResult(passed=not reason, signal=True, reason=reason, metrics=metrics)
 
 
-def _problems(candidate: Answer, serving: Answer, limits: GateLimits) -> list[str]:
-    found = flaws(candidate, limits)
-    if candidate.base_logp < serving.base_logp - limits.max_logp_loss:
+def _problems(answer: Answer, base: Answer, limits: GateLimits) -> list[str]:
+    found = flaws(answer, limits)
+    if answer.base_logp < base.base_logp - limits.max_logp_loss:
         found.append("absurd")
     return found
+
+
+def _commonest(failed: dict[int, list[str]]) -> str:
+    named = [problem for problems in failed.values() for problem in problems]
+    return max(sorted(set(named)), key=named.count)
 
 
 def _means(answers: Sequence[Answer]) -> dict[str, float]:

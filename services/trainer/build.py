@@ -100,6 +100,7 @@ def build(s: TrainerSettings) -> TrainerHandler:
         guard=guard_of(s),
         gate=GateLimits(
             max_failed=s.trainer_gate_max_failed,
+            max_failed_total=s.trainer_gate_max_failed_total,
             max_repetition=s.trainer_gate_max_repetition,
             max_kl=s.trainer_gate_max_kl,
             max_logp_loss=s.trainer_gate_max_logp_loss,

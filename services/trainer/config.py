@@ -62,7 +62,10 @@ class TrainerSettings(ServiceSettings):
     trainer_gate: bool = Field(default=True, description="compare a release with the serving one before it serves")
     trainer_gate_probes: Path | None = Field(default=None, description="one prompt a line; built-in ones if not set")
     trainer_gate_endless_tokens: int = Field(default=96, ge=8, description="an answer longer than this has no end")
-    trainer_gate_max_failed: float = Field(default=0.34, ge=0, lt=1, description="share of telling probes")
+    trainer_gate_max_failed: float = Field(default=0.34, ge=0, lt=1, description="share of probes that newly fail")
+    trainer_gate_max_failed_total: float = Field(
+        default=0.5, ge=0, lt=1, description="share of probes that fail at all"
+    )
     trainer_gate_max_repetition: float = Field(default=0.5, gt=0, le=1)
     trainer_gate_max_kl: float = Field(default=3.0, gt=0, description="nats per token from the base")
     trainer_gate_max_logp_loss: float = Field(default=2.0, gt=0, description="nats per token under the base")

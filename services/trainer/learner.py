@@ -127,11 +127,20 @@ class Learner:
         """A release's answers to the probes, measured once; it must be the active one. None without a gate."""
         if self._prober is None:
             return None
-        made = state.chain.releases[release_id].weights if release_id in state.chain.releases else None
+        if release_id == BASE_RELEASE:
+            return self._base_answers(self._prober)
+        made = state.chain.releases[release_id].weights
         known = self._probed.get(release_id, made, self._prober)
         if known is None:
             known = self._prober.answers(release_id, made)
             self._probed.put(release_id, made, self._prober, known)
+        return known
+
+    def _base_answers(self, prober: Prober) -> list[Answer]:
+        known = self._probed.get(BASE_RELEASE, None, prober)
+        if known is None:
+            known = prober.answers(BASE_RELEASE, None)
+            self._probed.put(BASE_RELEASE, None, prober, known)
         return known
 
     def _gate(self, release_id: str, weights: Adapter, serving: list[Answer] | None) -> GateResult:
@@ -139,7 +148,7 @@ class Learner:
             return GateResult(passed=True, signal=False, reason="", metrics={})
         answers = self._prober.answers(release_id, weights)
         self._probed.put(release_id, weights, self._prober, answers)
-        result = compare(answers, serving, self.options.gate)
+        result = compare(answers, serving, self._base_answers(self._prober), self.options.gate)
         result.metrics["gate_signal"] = float(result.signal)
         return result
 
