@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import CommitFailedError
 from redis.asyncio import Redis
 
 from deploy.local.process import Process, spawn
@@ -67,11 +68,11 @@ async def replay(
     """
     inputs = [settings.input_topic(topic) for topic in STAGES[stage].inputs]
     outputs = [topic + suffix for topic in (*STAGES[stage].outputs, "dead.letters")]
-    if suffix:
-        await create(settings, local=local, only=(*STAGES[stage].outputs, "dead.letters"), suffix=suffix)
-    before = await _total(settings, outputs)
-    starts, ends = await _position(settings, group, inputs, since)
     async with _own_database(redis_url):
+        if suffix:
+            await create(settings, local=local, only=(*STAGES[stage].outputs, "dead.letters"), suffix=suffix)
+        before = await _total(settings, outputs)
+        starts, ends = await _position(settings, group, inputs, since)
         process = _start(settings, stage, group, suffix, redis_url, env, log)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -103,8 +104,8 @@ class _own_database:
         async with Redis.from_url(self._url) as redis:
             if await redis.dbsize():
                 raise ConfigError(
-                    f"the Redis database of the replay is not empty ({urlsplit(self._url).path}); a replay needs one of "
-                    "its own: give --redis-url, or empty it if an interrupted replay left it"
+                    f"the Redis database of the replay is not empty ({urlsplit(self._url).path}); a replay needs one "
+                    "of its own: give --redis-url, or empty it if an interrupted replay left it"
                 )
 
     async def __aexit__(self, *_: object) -> None:
@@ -131,7 +132,7 @@ def _start(
         "CLAWBACK_HTTP_PORT": "0",
     }
     argv = [sys.executable, "-m", f"services.{stage}"]
-    return spawn(stage, argv, log, os.environ | own | env, cwd=ROOT)
+    return spawn(stage, argv, log, {**os.environ, **own, **env}, cwd=ROOT)
 
 
 async def _position(
@@ -149,6 +150,8 @@ async def _position(
             starts = {p: at[p].offset if at.get(p) else ends[(p.topic, p.partition)] for p in partitions}
         consumer.assign(partitions)
         await consumer.commit(starts)
+    except CommitFailedError as error:
+        raise ConfigError(f"the consumer group {group} is in use; give another --name or --group") from error
     finally:
         await consumer.stop()
     return {(p.topic, p.partition): offset for p, offset in starts.items()}, ends

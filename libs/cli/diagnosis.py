@@ -1,0 +1,306 @@
+"""What keeps traffic from becoming signal, in plain words: pure rules over the figures of a running system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["stops", "costs", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause: what it is, the figure that shows it, what to do. `stops`: no signal at all while it lasts."""
+
+    cause: str  # snake_case
+    severity: Severity
+    scenario: str  # "" for the whole system
+    says: str
+    figure: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What the doctor looked at. `metrics`: (name, labels) -> value, of all services together."""
+
+    status: Mapping[str, Any]  # the monitor's document
+    window: str = "1h"
+    down: Mapping[str, str] = field(default_factory=dict)  # service -> why it is not ready
+    metrics: Mapping[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
+    batch_size: int = 4
+    batch_max_age_seconds: float = 60.0
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum of a metric's samples that carry these labels."""
+        want = set(labels.items())
+        return sum(value for (known, have), value in self.metrics.items() if known == name and want <= have)
+
+
+def diagnose(system: System) -> list[Finding]:
+    """Everything found, what stops all signal first."""
+    found = [*_system(system)]
+    for scenario, facts in system.status["scenarios"].items():
+        figures = facts["windows"][system.window]
+        for rule in (_identity, _side_calls, _compaction, _ttl, _capture, _no_verdicts, _batches, _releases, _drops):
+            found += rule(system, scenario, figures, facts.get("release") or {})
+    if not system.status["exchanges_held"]:
+        found.append(_no_traffic())
+    order: dict[Severity, int] = {"stops": 0, "costs": 1, "note": 2}
+    return sorted(found, key=lambda f: order[f.severity])
+
+
+def _no_traffic() -> Finding:
+    return Finding(
+        "no_traffic",
+        "stops",
+        "",
+        "No exchange has passed the gateway.",
+        "0 exchanges",
+        "Point the client's base URL at the gateway; `clawback status --json` shows the first exchange when it comes.",
+    )
+
+
+def _system(s: System) -> Iterator[Finding]:
+    for service, why in s.down.items():
+        yield Finding(
+            "service_down",
+            "stops" if service != "policy" else "costs",
+            "",
+            f"The {service} is not ready.",
+            why,
+            "See its log (`clawback status`, stack.json), and start it again: `clawback up`. Waiting records are kept.",
+        )
+    for group, topics in s.status.get("lag", {}).items():
+        behind = sum(topics.values())
+        if behind > 500:
+            yield Finding(
+                "lag",
+                "costs",
+                "",
+                f"{group} is behind.",
+                f"{behind} records not committed on {', '.join(topics)}",
+                "Start it or add replicas, up to the topic's partitions (runbook ClawbackLag).",
+            )
+    if "judge" not in s.down and s.metrics and s.total("clawback_judge_up") == 0:
+        yield Finding(
+            "judge_down",
+            "stops",
+            "",
+            "The judge's model server does not answer.",
+            f"{s.total('clawback_judge_abstentions_total'):.0f} votes abstained so far",
+            "Bring the server at CLAWBACK_JUDGE_PRM_URL back, or set CLAWBACK_JUDGE_KIND=rules for the time being.",
+        )
+    letters = sum(s.status.get("dead_letters", {}).values())
+    if letters:
+        shown = ", ".join(f"{label} {n}" for label, n in s.status["dead_letters"].items())
+        yield Finding(
+            "dead_letters",
+            "costs",
+            "",
+            "Records were set aside.",
+            shown,
+            "`clawback dead-letters list` says why; mend the cause, then `clawback dead-letters retry --all`.",
+        )
+    if waiting := s.total("clawback_gateway_spool_records"):
+        yield Finding(
+            "spool",
+            "stops",
+            "",
+            "The broker does not take the gateway's records.",
+            f"{waiting:.0f} exchanges wait in the spool",
+            "Bring the broker back; the spool then empties by itself.",
+        )
+
+
+def _identity(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    turns, named = f["turns"], f["tagged"] + f["hinted"]
+    if turns < 5 or named:
+        return
+    rate = f["match_rate"]
+    low = rate is None or rate < 0.5
+    yield Finding(
+        "no_tags_no_hints",
+        "costs" if low else "note",
+        scenario,
+        "No request names its conversation: neither a tag nor a session id that clients send anyway. Only the "
+        "transcript can match.",
+        f"0 of {turns} turns are tagged or hinted, match rate {_percent(rate)}",
+        "Send the header x-reef-tag-session with one value per conversation.",
+    )
+
+
+def _side_calls(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    side = f["classes"].get("side", 0) + f["classes"].get("compaction", 0)
+    if side >= 5 and f["turns"] == 0:
+        yield Finding(
+            "side_calls_only",
+            "stops",
+            scenario,
+            "Only side calls pass the gateway (titles, summaries, heartbeats); the conversation itself goes elsewhere.",
+            f"{side} side calls, 0 main turns",
+            "Set the base URL for the agent's main model as well, not only for its small or fast one.",
+        )
+
+
+def _compaction(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    compactions, lost = f["classes"].get("compaction", 0), f["unmatched"].get("reply_not_served", 0)
+    if compactions and lost >= max(2, compactions / 2) and not f["rules"].get("bridge"):
+        yield Finding(
+            "compacts_without_tail",
+            "costs",
+            scenario,
+            "The agent compacts its history and keeps no recent messages, so the reply being answered is gone.",
+            f"{compactions} compactions, {lost} requests whose history holds no served reply",
+            "Have the agent keep the last messages when it compacts, or send x-reef-tag-session.",
+        )
+    elif lost and lost >= 0.2 * max(1, f["turns"]):
+        yield Finding(
+            "history_rewritten",
+            "costs",
+            scenario,
+            "Requests bring assistant messages that this gateway never served.",
+            f"{lost} of {f['turns']} turns: reply_not_served",
+            "Route the whole conversation through the gateway, and let the client keep replies as they came.",
+        )
+    if n := f["unmatched"].get("ambiguous", 0):
+        yield Finding(
+            "ambiguous",
+            "costs" if n >= 0.1 * max(1, f["turns"]) else "note",
+            scenario,
+            "Several open conversations look the same, so the match was left open.",
+            f"{n} of {f['turns']} turns",
+            "Send x-reef-tag-session with one value per conversation.",
+        )
+
+
+def _ttl(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    late = f["unmatched"].get("expired", 0)
+    if late:
+        ttl, gap = s.status["session_ttl_seconds"], s.status["gap_seconds"]
+        known = f"; the longest gap still matched is {gap['max']:.0f} s" if gap["max"] is not None else ""
+        yield Finding(
+            "ttl_too_short",
+            "costs",
+            scenario,
+            "People answer after the session has expired.",
+            f"{late} of {f['turns']} turns came after the TTL of {ttl:.0f} s{known}",
+            "Raise CLAWBACK_MATCHER_TTL_SECONDS above the gaps.",
+        )
+
+
+def _capture(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    if f["turns"] >= 5 and f["captured"] < 0.5 * f["turns"]:
+        yield Finding(
+            "capture_missing",
+            "stops" if f["captured"] == 0 else "costs",
+            scenario,
+            "The upstream returns no token ids and log-probabilities: turns can be judged, not trained.",
+            f"{f['captured']} of {f['turns']} turns have a capture",
+            "Serve this scenario from the built-in policy, vLLM or SGLang with the capture on (docs/gateway.md).",
+        )
+
+
+def _no_verdicts(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    if f["matched"] >= 5 and f["judged"] == 0 and "judge" not in s.down:
+        yield Finding(
+            "matches_without_verdicts",
+            "stops",
+            scenario,
+            "Turns are matched and none has a verdict.",
+            f"{f['matched']} matched, 0 judged",
+            "See the judge's log and lag; runbook ClawbackMatchesWithoutVerdicts.",
+        )
+    abstained, judged = sum(f["abstentions"].values()), sum(f["verdicts"].values())
+    if abstained > judged:
+        why = ", ".join(f"{reason} {n}" for reason, n in f["abstentions"].items())
+        yield Finding(
+            "judge_abstains",
+            "costs",
+            scenario,
+            "Votes end without a verdict.",
+            f"{abstained} abstentions ({why}) on {judged} judged turns",
+            "Runbook ClawbackJudgeAbstaining.",
+        )
+    silent = f["no_signal"].get("no_signal", 0)
+    if judged >= 20 and silent >= 0.95 * judged:
+        yield Finding(
+            "nothing_to_learn",
+            "note",
+            scenario,
+            "Hardly any answer says whether the reply was good.",
+            f"{silent} of {judged} judged turns hold no judgement",
+            "That may be the traffic. If corrections are there, try the prm judge (CLAWBACK_JUDGE_KIND=prm).",
+        )
+
+
+def _batches(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    waiting = f["signal"] - f["batched"]
+    if f["signal"] == 0 or f["batched"] or waiting >= s.batch_size or "batcher" in s.down:
+        return
+    hours = {"5m": 1 / 12, "1h": 1.0}.get(s.window)
+    if hours is not None:
+        fill = s.batch_size * hours * 3600 / f["signal"]
+        rate = f"at this rate a batch fills in {fill / 60:.0f} min; "
+    else:
+        rate = ""
+    rate += f"it closes unfilled after {s.batch_max_age_seconds:.0f} s"
+    yield Finding(
+        "batches_too_large",
+        "costs",
+        scenario,
+        "Judged turns wait for a batch to fill.",
+        f"{waiting} of {s.batch_size} turns are there; {rate}",
+        "Lower CLAWBACK_BATCHER_BATCH_SIZE or CLAWBACK_BATCHER_MAX_AGE_SECONDS.",
+    )
+
+
+def _releases(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    events = release.get("events", {})
+    why = release.get("last_reason") or "no reason"
+    if release.get("last_event") == "held":
+        yield Finding(
+            "release_held",
+            "costs",
+            scenario,
+            "The gate holds the newest release back; the former one serves on.",
+            f"{events.get('held', 0)} held, {events.get('released', 0)} released; {why}",
+            "`clawback releases` shows the gate's figures; `clawback promote` overrides it.",
+        )
+    ended = events.get("failed", 0) + events.get("skipped", 0)
+    if ended and not events.get("released"):
+        yield Finding(
+            "no_step_succeeds",
+            "stops",
+            scenario,
+            "Batches reach the trainer and none becomes a release.",
+            f"{ended} failed or skipped; {why}",
+            "`clawback releases` gives each reason.",
+        )
+    if f["batched"] >= 4 and f["trained"] == 0 and not events and "trainer" not in s.down:
+        yield Finding(
+            "trainer_silent",
+            "stops",
+            scenario,
+            "Batches are there and the trainer has said nothing about them.",
+            f"{f['batched']} turns in batches, 0 trained",
+            "See the trainer's log; runbook ClawbackVerdictsWithoutSteps.",
+        )
+
+
+def _drops(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    stale = f["drops"].get("stale", 0) + s.total("clawback_batcher_dropped_total", scenario=scenario, reason="stale")
+    if stale >= 3:
+        yield Finding(
+            "stale",
+            "costs",
+            scenario,
+            "Turns are older than the policy may be, and are left out.",
+            f"{stale:.0f} turns dropped as stale",
+            "Raise CLAWBACK_BATCHER_MAX_STALENESS or make larger, rarer steps.",
+        )
+
+
+def _percent(rate: float | None) -> str:
+    return "-" if rate is None else f"{100 * rate:.0f} %"
