@@ -147,7 +147,9 @@ async def _position(
         starts = dict(await consumer.beginning_offsets(partitions))
         if since is not None:
             at = await consumer.offsets_for_times({p: int(since * 1000) for p in partitions})
-            starts = {p: at[p].offset if at.get(p) else ends[(p.topic, p.partition)] for p in partitions}
+            # Nothing that young: None, or from the local broker an entry with the time -1.
+            young = {p: found.offset for p, found in at.items() if found is not None and found.timestamp >= 0}
+            starts = {p: young.get(p, ends[(p.topic, p.partition)]) for p in partitions}
         consumer.assign(partitions)
         await consumer.commit(starts)
     except CommitFailedError as error:

@@ -65,8 +65,9 @@ async def rewind(settings: ServiceSettings, group: str, *, since: float, positio
         watermarks = await end_offsets(settings, known & set(map(settings.input_topic, TOPICS)))
         ends = {p: watermarks.get((p.topic, p.partition), begins[p]) for p in partitions}
         at = await consumer.offsets_for_times({p: int(since * 1000) for p in partitions})
-        starts = {p: found.offset if (found := at.get(p)) else ends[p] for p in partitions}
-        starts = {p: min(max(offset, begins[p]), ends[p]) for p, offset in starts.items()}
+        # Nothing that young: None, or from the local broker an entry with the time -1.
+        young = {p: found.offset for p, found in at.items() if found is not None and found.timestamp >= 0}
+        starts = {p: min(max(young.get(p, ends[p]), begins[p]), ends[p]) for p in partitions}
         await consumer.commit(starts)
         positions.expect({(p.topic, p.partition): ends[p] for p in partitions if ends[p] > starts[p]})
     finally:
