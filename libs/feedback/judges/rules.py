@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from libs.feedback.judge import Ballot, Judgement, Question
@@ -59,6 +60,7 @@ class RulesJudge:
         return [_judgement(number, found, reading, repeat, seen)]
 
 
+@cache
 def _version(folder: Path) -> str:
     code = hashlib.sha256()
     for path in sorted(Path(decide.__file__).parent.glob("*.py")):

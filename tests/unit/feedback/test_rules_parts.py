@@ -149,7 +149,7 @@ def test_a_repeated_request(old: str, new: str, want: str) -> None:
 @pytest.mark.parametrize(
     "secret",
     [
-        "write to jane.doe@example.org", "use the key sk-abcdefghijklmnop1234", "call +4915112345678", "my name is Jane",
+        "mail jane.doe@example.org", "use the key sk-abcdefghijklmnop1234", "call +4915112345678", "my name is Jane",
         "the password is hunter2", "пароль: qwerty123", "https://user:pw@host.example/x", "card 4111 1111 1111 1111",
         "in /home/jane/notes", "token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2ln", "on 10.20.30.40",
         "use aB3dE5fG7hI9jK1lM3nO5pQ7", "AKIAIOSFODNN7EXAMPLE is mine", "me llamo Ana",
