@@ -96,7 +96,8 @@ def is_settled(ballots: Sequence[Ballot], question: Question, left: int) -> bool
             [*hinted, *[False] * left]
         ):
             return False
-    return len(valid) > left  # a turn that nobody has named yet cannot be outvoted by those left
+    # A turn that nobody has named yet has as many votes of 0 as there are valid ballots: it is settled along with these.
+    return True
 
 
 async def collect(judge: Judge, question: Question, rules: Rules, *, seen: Callable[[Ballot], None]) -> list[Ballot]:

@@ -27,6 +27,22 @@ async def test_scenarios_take_turns() -> None:
     assert order == list("abcabaa")
 
 
+async def test_a_slot_handed_to_a_waiter_that_is_cancelled_in_the_same_moment_comes_back() -> None:
+    slots = FairSlots(1)
+
+    async def wait() -> None:
+        async with slots.hold("s"):
+            await asyncio.Event().wait()
+
+    async with slots.hold("s"):
+        waiter = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+    waiter.cancel()  # the slot is its own already, but it has not run since
+    await asyncio.gather(waiter, return_exceptions=True)
+    async with asyncio.timeout(1), slots.hold("s"):
+        pass
+
+
 @given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=25))
 def test_never_more_than_the_limit_and_everybody_gets_through(limit: int, work: list[tuple[str, bool]]) -> None:
     async def run() -> None:
