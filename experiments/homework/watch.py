@@ -138,7 +138,7 @@ class Watch:
             bootstrap_servers=self._bootstrap,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            fetch_max_wait_ms=50,
+            fetch_max_wait_ms=100,
             max_partition_fetch_bytes=16 * 2**20,
         )
         self._consumer = consumer
