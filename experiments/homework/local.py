@@ -35,7 +35,7 @@ def local_stack(home: Path, progress: Progress, env: Mapping[str, str]) -> Itera
         yield local.up(
             home,
             env={**SERVICE_ENV, **env},
-            service_env={name: FETCH_WAIT for name in local.NAMES},
+            service_env=dict.fromkeys(local.NAMES, FETCH_WAIT),
             on_event=progress.doing,
         )
     finally:
