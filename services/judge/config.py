@@ -10,6 +10,9 @@ from libs.streams.config import ServiceSettings
 
 
 class JudgeSettings(ServiceSettings):
+    # Wider than the slots at the endpoint, so that fairness has several scenarios to choose from.
+    stream_max_in_flight: int = Field(default=256, ge=1, description="turns taken from the topic at once")
+
     judge_kind: Literal["rules", "prm"] = "rules"
     judge_window: int = Field(default=8, ge=0, le=64, description="earlier turns shown to the judge")
     judge_require_capture: bool = Field(default=True, description="off: turns without capture count as signal too")

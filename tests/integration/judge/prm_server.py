@@ -136,7 +136,8 @@ class PrmServer:
         fault = self.fault(number) if self.fault else None
         if fault == "hang":
             await self.hanging.wait()
-        elif isinstance(fault, web.Response):
+            return web.Response(status=503)
+        if isinstance(fault, web.Response):
             return fault
         return web.json_response(completion(answer_text(body["messages"], parrot=self.parrot)))
 
