@@ -15,7 +15,9 @@ from aiohttp import web
 
 from deploy.local import broker as local_broker
 from deploy.topics.create import create
+from libs.contracts import TrafficRaw
 from libs.streams.config import ServiceSettings
+from libs.streams.tap import tap
 from tests.integration.gateway.harness import (
     Upstream,
     chat_chunk,
@@ -93,7 +95,7 @@ async def test_kill_9_while_the_broker_is_away_loses_no_served_exchange(
 
 
 async def test_kill_9_while_publishing_repeats_only_under_the_same_id(
-    tmp_path: Path, kafka_env: dict[str, str], topic_suffix: str
+    tmp_path: Path, kafka_env: dict[str, str], kafka_settings: ServiceSettings, topic_suffix: str
 ) -> None:
     env = settings_env("", tmp_path, kafka_env, topic_suffix)
     async with Upstream(answer).running() as upstream, aiohttp.ClientSession() as session:
@@ -109,8 +111,9 @@ async def test_kill_9_while_publishing_repeats_only_under_the_same_id(
             await ask(session, url, total)
             child.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(child.wait, 20) == 0
-    records = await consume(kafka_env["CLAWBACK_KAFKA_BOOTSTRAP_SERVERS"], "traffic.raw" + topic_suffix, 10**6, 3.0)
-    by_id = {r.exchange_id: r.request["n"] for r in records}
+    records = [t.record async for t in tap(kafka_settings, ["traffic.raw" + topic_suffix])]
+    assert all(isinstance(r, TrafficRaw) for r in records)
+    by_id = {r.exchange_id: r.request["n"] for r in records if isinstance(r, TrafficRaw)}
     assert sorted(by_id.values()) == list(range(total + 1))
 
 
@@ -185,8 +188,6 @@ async def test_a_broker_that_goes_and_comes_back(tmp_path: Path) -> None:
 async def test_a_record_over_the_topic_limit_arrives_by_claim_check(
     tmp_path: Path, kafka_settings: ServiceSettings, topic_suffix: str
 ) -> None:
-    from libs.streams.tap import tap
-
     url = (tmp_path / "claims").as_uri()
     kafka = {k: v for k, v in kafka_settings.model_dump().items() if k.startswith("kafka_")}
     kafka |= {"kafka_max_request_size": 512 * 1024, "claims_url": url}
