@@ -30,6 +30,7 @@ class Candidate:
     prompt: str
     calls: bool
     ids: list[str]
+    brought: list[str]  # marks of the short assistant texts in its request
     previous: str = ""  # the turn that it answered
     bound: str = ""  # the turn it is bound to in a record that was given out
     answered: list[str] = field(default_factory=list)  # main exchanges that answered it, oldest first
@@ -47,8 +48,6 @@ class View(Protocol):
     def kept(self, exchange_id: str) -> bool:
         """Is the exchange's request still held? What is left of an expired one cannot be given out."""
         ...
-
-    def marked(self, key: str) -> bool: ...
 
     def newest(self, session: str) -> Candidate | None:
         """The newest main turn of a session whose requests bring no history."""
@@ -98,15 +97,27 @@ def choose(plan: Plan, limits: Limits, view: View) -> Choice:
 
 
 def _by_slots(plan: Plan, limits: Limits, view: View) -> Choice:
-    """The newest assistant message that was served; only texts that clients put in themselves are passed over."""
+    """The newest assistant message that was served.
+
+    A short text that was not is passed over, but only on the way to a reply whose own request brought that text along
+    already: clients repeat what they put in themselves, and an unknown reply must not hide behind that.
+    """
+    passed: list[str] = []
+    doubt = ""
     for at, slot in enumerate(plan.slots):
         found = _in_slot(plan, limits, view, slot, at)
-        if found and found.found:
-            return found
-        if not slot.filler and not (slot.mark and view.marked(slot.mark)):
+        if found is None or found.found is None:
+            doubt = doubt or ("ambiguous" if found else "")
             pieces = _by_lines(plan, limits, view, _row(plan.slots, at), "lines", at)
-            return pieces if pieces.found or found is None else found
-    return Choice(reason="reply_not_served" if plan.slots else "first_request")
+            found = pieces if pieces.found else None
+        if found and found.found:
+            known = all(mark in found.found.brought for mark in passed)
+            return found if known else Choice(reason="reply_not_served")
+        if not slot.filler and not slot.mark:
+            break
+        if not slot.filler:
+            passed.append(slot.mark)
+    return Choice(reason=doubt or ("reply_not_served" if plan.slots else "first_request"))
 
 
 def _row(slots: Sequence[Slot], at: int) -> list[list[str]]:
@@ -139,12 +150,13 @@ def _pick(
 
 
 def _narrow(plan: Plan, those: list[Candidate], level: str, at: int) -> Choice:
-    """Tell candidates apart by what does not decide by itself: ids, session, kind, prompt, who is answered already."""
+    """Tell candidates apart by what does not decide by itself: ids, the session named (or that none is), kind, prompt,
+    who is answered already."""
     if len(those) == 1:
         return Choice(those[0], level, at)
     tests: list[Callable[[Candidate], bool]] = [
         lambda c: any(i in plan.seen for i in c.ids),
-        lambda c: bool(plan.session) and c.session == plan.session,
+        lambda c: c.named == plan.session,
         lambda c: c.kind == "main",
         lambda c: c.prompt == plan.prompt,
         lambda c: not c.answered,

@@ -16,6 +16,7 @@ from libs.matching.plan import Slot
 
 MAX_SLOTS = 8
 MAX_LINES = 12
+_MARK = 8  # characters of a digest that are kept as a mark
 _SHORT_REPLY = 120  # characters of an acknowledgement
 _LONGEST = 200_000  # characters of one message that are searched for a summary
 _TOGETHER = 16  # characters of a message and its reply that tell the pair from others
@@ -118,14 +119,14 @@ def slots(
     for n, i in enumerate(where):
         run += n > 0 and where[n - 1] != i + 1
         pieces = [keys.of("line", line) for line in reversed(lines(texts[i])[-MAX_LINES:])]
-        mark = keys.of("mark", parts[i].key) if _passable(parts[i]) else ""
+        mark = parts[i].key[:_MARK] if _passable(parts[i]) else ""
         found.append(Slot(keys.reply(parts[:i], at[i], parts[i]), mark, pieces, run, placeholder(parts[i].text)))
     return found
 
 
-def marks(keys: Keys, parts: Sequence[Block]) -> list[str]:
-    """Marks of the short assistant texts that an opening brings along."""
-    return [keys.of("mark", b.key) for b in parts if b.role == "assistant" and _passable(b)][-MAX_SLOTS:]
+def brought(parts: Sequence[Block]) -> list[str]:
+    """Marks of the newest short assistant texts of a request."""
+    return [b.key[:_MARK] for b in reversed(parts) if b.role == "assistant" and _passable(b)][:MAX_SLOTS]
 
 
 def newest_run(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatMessage]]:
@@ -230,9 +231,9 @@ __all__ = [
     "TrafficRaw",
     "blocks",
     "bridge_lines",
+    "brought",
     "cut_keys",
     "dropped_keys",
-    "marks",
     "newest_run",
     "reply_keys",
     "reply_lines",

@@ -117,7 +117,7 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
         own_lines=facts.reply_lines(keys, replies, 8 if kind == "compaction" else 2),
         own_spawns=facts.spawn_keys(keys, records.call_texts(replies, SPECIFIC)),
         own_response=keys.of("response", apart(response.id)) if parsed.dialect == "responses" and response.id else "",
-        marks=facts.marks(keys, parts) if kind == "main" else [],
+        brought=facts.brought(parts),
         captured=record.capture is not None,
         light=msgspec.json.encode(records.light(record, parsed, response)),
         heavy=records.heavy(record),

@@ -53,7 +53,6 @@ class _Slot:
         self.entries: dict[str, Entry] = {}
         self.keys: dict[str, list[str]] = {}
         self.waiting: dict[str, list[tuple[str, str]]] = {}  # key -> (exchange, level)
-        self.marks: set[str] = set()
         self.sessions: dict[str, Session] = {}
         self.seen: dict[str, float] = {}  # when each session was last seen
         self.order: list[tuple[float, str]] = []  # a heap of the same; stale pairs are skipped
@@ -69,9 +68,6 @@ class _Slot:
     def kept(self, exchange_id: str) -> bool:
         entry = self.entries.get(exchange_id)
         return entry is not None and entry.heavy != b""
-
-    def marked(self, key: str) -> bool:
-        return key in self.marks
 
     def newest(self, session: str) -> Candidate | None:
         found = self.sessions.get(session)
@@ -116,6 +112,7 @@ class _Slot:
             prompt=plan.prompt,
             calls=plan.calls,
             ids=plan.ids,
+            brought=plan.brought,
             previous=found.id if found else "",
             bound=verdict.turn.id if verdict.turn else "",
         )
@@ -127,13 +124,11 @@ class _Slot:
         for key in [k for _, k in plan.keys] + plan.own_cut + plan.own_lines + plan.own_spawns + [plan.own_response]:
             if key and plan.delivered:
                 self._put(key, plan.id, limits)
-        if choice.found is None and plan.kind == "main":
-            self.marks.update(plan.marks)
-            if choice.reason == "reply_not_served" and plan.slots:
-                for level, key in plan.slots[0].probes:
-                    waiting = self.waiting.setdefault(key, [])
-                    if len(waiting) < limits.max_entries:
-                        waiting.append((plan.id, level))
+        if choice.found is None and plan.kind == "main" and choice.reason == "reply_not_served" and plan.slots:
+            for level, key in plan.slots[0].probes:
+                waiting = self.waiting.setdefault(key, [])
+                if len(waiting) < limits.max_entries:
+                    waiting.append((plan.id, level))
         self._into_session(one, plan, limits)
         return entry
 

@@ -30,7 +30,7 @@ class Slot(msgspec.Struct, frozen=True):
     """One assistant message of a request, where a served reply may sit."""
 
     probes: list[tuple[str, str]]  # (level, key), strongest first
-    mark: str  # key under which a text that clients put there themselves is known; "" where it calls tools
+    mark: str  # names a short text, which clients may have put there themselves; "" for any other
     lines: list[str]  # keys of its lines, last line first
     run: int  # equal for assistant messages in a row
     filler: bool = False  # a placeholder by its wording
@@ -68,7 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     own_lines: list[str]
     own_spawns: list[str]
     own_response: str
-    marks: list[str]  # marks of the assistant messages brought along
+    brought: list[str]  # marks of the short assistant texts in the request
     captured: bool
     light: bytes  # what later records show of this turn
     heavy: bytes  # request, response and capture

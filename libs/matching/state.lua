@@ -4,7 +4,7 @@
 -- KEYS[1] = "clawback:m:{<slot>}:", the prefix of every key used here: they share its hash tag, so one script works on
 -- Redis Cluster. ARGV = plan and limits (msgpack), then light, heavy and answer (opaque). Every key gets a TTL.
 --   x:<id>   hash: c candidate, l light, a answer, n who answered it, r the result as first given
---   h:<id>   request, response and capture          f:<mark> text that clients put in themselves
+--   h:<id>   request, response and capture
 --   k:<key>  a line an exchange under the key, newest first; then "?<level> <id>" for answers that wait for their turn
 --   s:<session> hash: n newest turn, t its time, h brings history, z bytes     e:<session> its ids, oldest first
 --   lru      sessions by the time they were last seen
@@ -94,7 +94,7 @@ end
 
 local tests = {
   function(c) for _, id in ipairs(c.ids) do if seen_ids[id] then return true end end return false end,
-  function(c) return plan.session ~= '' and c.session == plan.session end,
+  function(c) return c.named == plan.session end,
   function(c) return c.kind == 'main' end,
   function(c) return c.prompt == plan.prompt end,
   function(c) return #c.answered == 0 end,
@@ -178,25 +178,37 @@ local function by_lines(groups, level, at)
   return nothing(#order > 0 and 'ambiguous' or 'reply_not_served')
 end
 
+local function brought_all(one, passed)
+  local known = {}
+  for _, mark in ipairs(one.brought) do known[mark] = true end
+  for _, mark in ipairs(passed) do if not known[mark] then return false end end
+  return true
+end
+
 local function by_slots()
+  local passed, doubt = {}, nil
   for i, slot in ipairs(plan.slots) do
     local found
     for _, probe in ipairs(slot.probes) do
       found = pick(probe[2], probe[1], i - 1)
       if found then break end
     end
-    if found and found.found then return found end
-    if not slot.filler and (slot.mark == '' or call('EXISTS', prefix .. 'f:' .. slot.mark) == 0) then
+    if not found or not found.found then
+      doubt = doubt or (found and 'ambiguous')
       local row = {}
       for j = i, #plan.slots do
         if plan.slots[j].run == slot.run then row[#row + 1] = plan.slots[j].lines end
       end
       local pieces = by_lines(row, 'lines', i - 1)
-      if pieces.found or not found then return pieces end
-      return found
+      found = pieces.found and pieces or nil
     end
+    if found and found.found then
+      return brought_all(found.found, passed) and found or nothing('reply_not_served')
+    end
+    if not slot.filler and slot.mark == '' then break end
+    if not slot.filler then passed[#passed + 1] = slot.mark end
   end
-  return nothing(#plan.slots > 0 and 'reply_not_served' or 'first_request')
+  return nothing(doubt or (#plan.slots > 0 and 'reply_not_served' or 'first_request'))
 end
 
 local function bare()
@@ -362,7 +374,7 @@ local function remembered(said)
   end
   return {id = plan.id, now = plan.now, done = plan.done, delivered = plan.delivered, outcome = plan.outcome,
     session = session ~= '' and session or 'auto:' .. plan.id, named = plan.session, kind = said.kind,
-    same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, captured = plan.captured,
+    same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, brought = plan.brought, captured = plan.captured,
     previous = found and found.id or '', bound = said.turn and said.turn.id or '', answered = {}, light = light}
 end
 
@@ -392,7 +404,6 @@ local function remember(choice, said)
   end
   local waiting = leave_keys()
   if not choice.found and plan.kind == 'main' then
-    for _, mark in ipairs(plan.marks) do call('SET', prefix .. 'f:' .. mark, '1', 'EX', tomb) end
     if choice.reason == 'reply_not_served' and #plan.slots > 0 then
       for _, probe in ipairs(plan.slots[1].probes) do wait_under(probe[2], probe[1]) end
     end

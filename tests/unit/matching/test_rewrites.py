@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_window_that_drops_the_oldest_messages(dialect: Dialect, size: int) ->
     for n, text in enumerate([SHORT, FILES, CRON, f"{PLAN} Again.", f"{FILES} Again."]):
         items = [*items, said([PLAN, SHORT, FILES, CRON, f"{PLAN} Again."][n]), user(f"Next question number {n}.")]
         names.append(w.exchange(items[-size:], text, dialect=dialect))
-    assert w.bindings() == set(zip(names, names[1:], strict=False))
+    assert w.bindings() == set(pairwise(names))
     assert {w.binding(n).rule for n in names[4:]} == {"anchor"}
     assert len({w.line(n).session_id for n in names}) == 1
 
@@ -154,7 +155,7 @@ def test_file_maps_and_system_prompts_that_change_on_every_call() -> None:
         items = [*items, user(f"Question number {n} about it?")]
         names.append(w.exchange([files, said("Ok."), *items], text, system=f"It is {n} o'clock."))
         items = [*items, said(text)]
-    assert w.bindings() == set(zip(names, names[1:], strict=False))
+    assert w.bindings() == set(pairwise(names))
 
 
 def test_text_that_clients_put_in_themselves_is_passed_over() -> None:
