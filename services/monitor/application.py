@@ -7,20 +7,22 @@ sent to dead.letters and awaited, and any other failure ends the process before 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
 import os
 import ssl
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiokafka
 import faust
 from faust.transport.drivers import aiokafka as driver
 
-from libs.contracts import TOPICS, DeadLetter, dead_letters, encode
-from libs.errors import ContractError
+from libs.contracts import TOPICS, DeadLetter, claims, dead_letters, encode
+from libs.errors import ContractError, RetryError
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.monitor.config import MonitorSettings
@@ -31,6 +33,7 @@ from services.monitor.rewind import Positions
 log = get_logger("monitor")
 
 _RAW = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
+CLAIM_ATTEMPTS = 4
 EXIT_FAULT = 70  # EX_SOFTWARE: a supervisor starts the service again, which reads the topics back
 
 
@@ -50,10 +53,10 @@ def patch_fetch_wait(fetch_max_wait_ms: int) -> None:
     driver.aiokafka = Patched()
 
 
-def build(settings: MonitorSettings, group: str, positions: Positions) -> tuple[faust.App, Recorder]:
-    """The application and the recorder that its agent feeds. `app.start()` runs it."""
+def build(settings: MonitorSettings, group: str, positions: Positions, scratch: Path) -> tuple[faust.App, Recorder]:
+    """The application and the recorder that its agent feeds. Faust makes directories in `scratch`."""
     patch_fetch_wait(settings.kafka_fetch_max_wait_ms)
-    app = faust.App(group, **_faust_settings(settings))
+    app = faust.App(group, datadir=scratch / "data", **_faust_settings(settings))
     app._on_agent_error = _exit  # before the agent is made: it takes the handler when it is defined
     recorder = Recorder(
         Conversations(settings.monitor_max_conversation_bytes),
@@ -73,7 +76,7 @@ def build(settings: MonitorSettings, group: str, positions: Positions) -> tuple[
 
     @app.agent(source, name="observe")  # type: ignore[untyped-decorator]
     async def observe(stream: Any) -> None:
-        await _observe(stream.events(), recorder, letters, positions, settings.stream_input_suffix)
+        await _observe(stream.events(), recorder, letters, positions, settings)
 
     @app.timer(interval=1.0)  # type: ignore[untyped-decorator]
     async def set_aside() -> None:
@@ -91,13 +94,14 @@ def build(settings: MonitorSettings, group: str, positions: Positions) -> tuple[
 
 
 async def _observe(
-    events: AsyncIterator[Any], recorder: Recorder, letters: Any, positions: Positions, suffix: str
+    events: AsyncIterator[Any], recorder: Recorder, letters: Any, positions: Positions, settings: MonitorSettings
 ) -> None:
     async for event in events:
         message = event.message
-        topic = message.topic.removesuffix(suffix)
+        topic = message.topic.removesuffix(settings.stream_input_suffix)
         try:
-            recorder.take(topic, message.value, timestamp=message.timestamp)
+            value = await _whole(message.value, settings.claims_url)
+            recorder.take(topic, value, timestamp=message.timestamp)
             metrics.RECORDS.labels("monitor", topic, "done").inc()
         except ContractError as error:
             metrics.RECORDS.labels("monitor", topic, "dead_letter").inc()
@@ -111,6 +115,20 @@ async def _observe(
         except Exception as fault:
             _die(fault)
         positions.reached(message.topic, message.partition, message.offset)
+
+
+async def _whole(value: bytes | None, claims_url: str) -> bytes | None:
+    """The record itself where the topic holds a ticket for it. Raises ContractError when it cannot be had."""
+    if value is None or not claims.is_ticket(value):
+        return value
+    for attempt in range(CLAIM_ATTEMPTS):
+        try:
+            return await asyncio.to_thread(claims.redeem, value, claims_url)
+        except RetryError as error:
+            log.warning("claim not readable", error=str(error), attempt=attempt + 1)
+            last = str(error)
+            await asyncio.sleep(2.0**attempt)
+    raise ContractError(last, reason="claim_read")
 
 
 async def _send(letters: Any, letter: DeadLetter) -> None:

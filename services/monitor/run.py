@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 import faust
 from aiokafka.errors import KafkaError
@@ -25,12 +27,13 @@ log = get_logger("monitor")
 def run(settings: MonitorSettings) -> int:
     """Returns the exit status: 0 after a signal, 70 after a fault."""
     configure("monitor", settings.log_level)
-    return asyncio.run(_run(settings))
+    with tempfile.TemporaryDirectory(prefix="clawback-monitor-") as scratch:
+        return asyncio.run(_run(settings, Path(scratch)))
 
 
-async def _run(settings: MonitorSettings) -> int:
+async def _run(settings: MonitorSettings, scratch: Path) -> int:
     positions, group = Positions(), fresh_group(settings.monitor_group)
-    app, recorder = build(settings, group, positions)
+    app, recorder = build(settings, group, positions, scratch)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
