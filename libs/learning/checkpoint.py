@@ -24,6 +24,7 @@ from torch import Tensor
 from libs.contracts import Adapter
 from libs.errors import StopError
 from libs.learning.model import Policy
+from libs.learning.scale import fill, meet, whole, world
 
 _WEIGHTS = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
 _SIDE_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -77,11 +78,15 @@ def sync(path: Path) -> None:
 
 
 def save_release(target: Path, policy: Policy, optimizer: torch.optim.Optimizer, record: StepRecord) -> Adapter:
-    """Write the policy's present tensors as a release. Returns where they lie and the digest of the weight file."""
-    kind = policy.config.mode
+    """Write the policy's present tensors as a release. Returns where they lie and the digest of the weight file.
 
-    def fill(directory: Path) -> None:
-        save_file(policy.state(), directory / _WEIGHTS[kind], metadata={"format": "pt"})
+    With several ranks all of them must call; the first one writes, onto storage that all of them see.
+    """
+    kind = policy.config.mode
+    tensors, moments = policy.state(), optimizer_tensors(policy, optimizer)
+
+    def write(directory: Path) -> None:
+        save_file(tensors, directory / _WEIGHTS[kind], metadata={"format": "pt"})
         if policy.peft is not None:
             policy.peft.peft_config["default"].save_pretrained(str(directory))
         else:
@@ -90,10 +95,12 @@ def save_release(target: Path, policy: Policy, optimizer: torch.optim.Optimizer,
                     shutil.copy2(path, directory / path.name)
         beside = directory / "trainer"
         beside.mkdir()
-        save_file(optimizer_tensors(policy, optimizer), beside / "optimizer.safetensors")
+        save_file(moments, beside / "optimizer.safetensors")
         (beside / "step.json").write_bytes(msgspec.json.encode(record))
 
-    write_atomically(target, fill)
+    if world()[0] == 0:
+        write_atomically(target, write)
+    meet()
     return Adapter(kind=kind, uri=str(target), digest=digest(target / _WEIGHTS[kind]))
 
 
@@ -128,7 +135,7 @@ def optimizer_tensors(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[
     out = {}
     for name, parameter in policy.named_trainable().items():
         for field, value in optimizer.state.get(parameter, {}).items():
-            out[f"{name}/{field}"] = torch.as_tensor(value).detach().cpu().contiguous()
+            out[f"{name}/{field}"] = whole(torch.as_tensor(value)).contiguous()
     return out
 
 
@@ -138,9 +145,13 @@ def load_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, tensors: di
     parameters = policy.named_trainable()
     for key, tensor in tensors.items():
         name, _, field = key.rpartition("/")
-        # AdamW keeps its step counter on the CPU, the moments where the parameter is.
-        where = tensor if field == "step" else tensor.to(parameters[name].device)
-        optimizer.state[parameters[name]][field] = where.clone()
+        parameter = parameters[name]
+        if field == "step":  # AdamW keeps its counter on the CPU, the moments where the parameter is
+            optimizer.state[parameter][field] = tensor.clone()
+            continue
+        moment = torch.zeros_like(parameter, requires_grad=False)
+        fill(moment, tensor)
+        optimizer.state[parameter][field] = moment
 
 
 def digest(path: Path) -> str:

@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from libs.errors import ConfigError
 from libs.learning.packing import ATTENTION, Layout
+from libs.learning.scale import fill, shard_layers, whole, world
 
 Mode = Literal["lora", "full"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -61,6 +63,7 @@ class Policy:
             )
             self.peft: Any = get_peft_model(model, lora)
             self.causal, self._base = self.peft.get_base_model(), None
+            self._adapted: list[Any] = [m for m in self.causal.modules() if isinstance(m, BaseTunerLayer)]
         else:
             self.peft, self.causal = None, model
             self._base = copy.deepcopy(model).requires_grad_(False).eval()
@@ -68,6 +71,10 @@ class Policy:
             self.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         # transformers checkpoints activations only in train mode; there is no dropout, so the mode changes no value.
         self.causal.train(config.checkpoint_activations)
+        if world()[1] > 1:
+            shard_layers(self.causal)
+            if self._base is not None:
+                shard_layers(self._base)
         self.vocab_size = int(self.causal.config.vocab_size)
         self.context_tokens = int(self.causal.config.max_position_embeddings)
 
@@ -88,16 +95,15 @@ class Policy:
 
     def state(self) -> dict[str, Tensor]:
         """A copy of the trainable tensors, on the CPU."""
-        return {n: p.detach().to("cpu", copy=True) for n, p in self.named_trainable().items()}
+        return {n: whole(p) for n, p in self.named_trainable().items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Put a scenario's tensors in place. Raises ConfigError when names or shapes are not this model's."""
         own = self.named_trainable()
         if own.keys() != state.keys() or any(own[n].shape != t.shape for n, t in state.items()):
             raise ConfigError("the checkpoint's tensors are not this model's; check trainer_model, mode and lora_rank")
-        with torch.no_grad():
-            for name, tensor in state.items():
-                own[name].copy_(tensor)
+        for name, tensor in state.items():
+            fill(own[name], tensor)
 
     @contextlib.contextmanager
     def _as(self, base: bool) -> Iterator[Any]:
@@ -106,8 +112,14 @@ class Policy:
         elif self._base is not None:
             yield self._base
         else:
-            with self.peft.disable_adapter():
+            # peft's own disable_adapter() also flips requires_grad, which FSDP2 reads only once, at the first pass.
+            for layer in self._adapted:
+                layer._disable_adapters = True
+            try:
                 yield self.causal
+            finally:
+                for layer in self._adapted:
+                    layer._disable_adapters = False
 
     def hidden(self, layout: Layout, *, base: bool = False) -> Tensor:
         """The last hidden states [L, D] of a pack. `base` runs the frozen base, to be called without gradient."""

@@ -21,6 +21,7 @@ from libs.learning.model import Policy
 from libs.learning.objective import ObjectiveConfig, Targets
 from libs.learning.packing import pack, plan_packs
 from libs.learning.samples import TrainSample, candidates
+from libs.learning.scale import padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +46,53 @@ class Teacher:
     top_logp: Tensor  # [H, T, K]
 
 
-def teacher_pass(
-    policy: Policy, samples: Sequence[TrainSample], config: ObjectiveConfig, step: StepConfig
-) -> list[Teacher]:
-    """The frozen base over all the prompts that a term of the objective needs."""
-    jobs: list[tuple[int, int | None]] = []  # (sample, hint or None for the un-hinted prompt)
+Job = tuple[int, int | None]  # (sample, hint or None for the un-hinted prompt)
+
+
+def _jobs(samples: Sequence[TrainSample], config: ObjectiveConfig) -> list[Job]:
+    """The passes that the objective needs."""
+    jobs: list[Job] = []
     for i, s in enumerate(samples):
-        anchored = not s.hint_prompts and config.anchor_coef > 0 and config.w_opd > 0
-        if config.kl_coef > 0 or anchored:
+        if config.kl_coef > 0 or _anchored(s, config):
             jobs.append((i, None))
         if config.w_opd > 0:
             jobs += [(i, h) for h in range(len(s.hint_prompts))]
-    sequences = [_sequence(samples[i], h) for i, h in jobs]
+    return jobs
+
+
+def _anchored(sample: TrainSample, config: ObjectiveConfig) -> bool:
+    return not sample.hint_prompts and config.anchor_coef > 0 and config.w_opd > 0
+
+
+def teacher_pass(
+    policy: Policy,
+    shares: Sequence[Sequence[TrainSample]],
+    rank: int,
+    config: ObjectiveConfig,
+    step: StepConfig,
+) -> list[Teacher]:
+    """The frozen base over the prompts of `shares[rank]`, in as many passes as the busiest rank takes."""
+    wanted = [_jobs(share, config) for share in shares]
+    if any(wanted):  # a rank without a pass of its own joins with one that nobody reads
+        wanted = [jobs or [(0, None)] for jobs in wanted]
+    plans = [
+        plan_packs([_sequence(share[i], h) for i, h in jobs], step.pack_tokens)
+        for share, jobs in zip(shares, wanted, strict=True)
+    ]
+    samples, jobs = shares[rank], wanted[rank]
     plain: dict[int, Tensor] = {}
     graded: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
     with torch.no_grad():
-        for members in plan_packs(sequences, step.pack_tokens):
-            layout = pack([sequences[j] for j in members], share=step.share_prefixes, device=policy.device)
+        for members, _ in padded(plans[rank], max(map(len, plans))) if jobs else []:
+            sequences = [_sequence(samples[jobs[j][0]], jobs[j][1]) for j in members]
+            layout = pack(sequences, share=step.share_prefixes, device=policy.device)
             hidden = policy.hidden(layout, base=True)
             for j, rows in zip(members, layout.rows, strict=True):
                 i, hint = jobs[j]
                 own = hidden[torch.as_tensor(rows[-len(samples[i].response_ids) :]).to(policy.device)]
                 if hint is None:
                     plain[i] = own
-                if hint is not None or (not samples[i].hint_prompts and config.anchor_coef > 0 and config.w_opd > 0):
+                if hint is not None or _anchored(samples[i], config):
                     graded[i, hint or 0] = _grade(policy, own, samples[i], config, step)
     return [_collect(i, s, plain, graded, policy, config) for i, s in enumerate(samples)]
 

@@ -24,6 +24,15 @@ from libs.learning.model import Policy
 from libs.learning.objective import ObjectiveConfig, Student, Targets, objective
 from libs.learning.packing import pack, plan_packs
 from libs.learning.samples import TrainSample
+from libs.learning.scale import (
+    average_whole_gradients,
+    clip_gradients,
+    gather,
+    padded,
+    share_of,
+    sum_over_ranks,
+    world,
+)
 from libs.learning.teacher import StepConfig, Teacher, sample_targets, teacher_pass
 
 Guard = Callable[[dict[str, float]], str | None]
@@ -54,7 +63,7 @@ def run_step(
     optimizer.zero_grad(set_to_none=True)
     loss, metrics, logp = accumulate(policy, samples, config, step)
     params = list(policy.named_trainable().values())
-    norm = float(torch.nn.utils.clip_grad_norm_(params, step.max_grad_norm))
+    norm = clip_gradients(params, step.max_grad_norm)
     metrics |= {"grad_norm": norm, "learning_rate": step.learning_rate}
     if not math.isfinite(loss) or not math.isfinite(norm):
         optimizer.zero_grad(set_to_none=True)
@@ -72,26 +81,38 @@ def accumulate(
     policy: Policy, samples: Sequence[TrainSample], config: ObjectiveConfig, step: StepConfig
 ) -> tuple[float, dict[str, float], dict[str, list[float]]]:
     """Add the batch's gradient to the parameters. Returns the loss, metrics and each sample's log-probabilities."""
-    teachers = teacher_pass(policy, samples, config, step)
-    sequences = [(*s.prompt_ids, *s.response_ids[:-1]) for s in samples]
+    rank, ranks = world()
+    shares = [share_of(samples, r, ranks) for r in range(ranks)]
+    mine, idle = shares[rank], rank >= len(samples)
+    teachers = teacher_pass(policy, shares, rank, config, step)
+    plans = [plan_packs([_sequence(s) for s in share], step.pack_tokens) for share in shares]
     totals: dict[str, float] = {"student_tokens": 0.0, "student_tokens_unshared": 0.0}
     logp: dict[str, list[float]] = {}
-    for members in plan_packs(sequences, step.pack_tokens):
-        layout = pack([sequences[i] for i in members], share=step.share_prefixes, device=policy.device)
-        part = [samples[i] for i in members]
+    used: dict[str, float] = {}
+    for members, weight in padded(plans[rank], max(map(len, plans))):
+        counts = weight * (not idle)
+        part = [mine[i] for i in members]
+        layout = pack([_sequence(s) for s in part], share=step.share_prefixes, device=policy.device)
         rows = [_response_rows(layout.rows[j], s) for j, s in enumerate(part)]
         hidden = policy.hidden(layout)[torch.cat(rows).to(policy.device)]
         loss, parts, own, used = _pack_loss(
             policy, hidden, part, [teachers[i] for i in members], len(samples), config, step
         )
-        loss.backward()  # type: ignore[no-untyped-call]
-        totals["student_tokens"] += layout.tokens
-        totals["student_tokens_unshared"] += layout.unshared_tokens
-        logp |= own
+        # FSDP averages over the ranks, the batch's loss is the sum over them.
+        (loss * (counts * ranks)).backward()  # type: ignore[no-untyped-call]
+        totals["student_tokens"] += counts * layout.tokens
+        totals["student_tokens_unshared"] += counts * layout.unshared_tokens
+        logp |= own if counts else {}
         for name, value in parts.items():
-            totals[name] = totals.get(name, 0.0) + float(value)
-        totals |= {f"coef_{name}": value for name, value in used.items()}
-    return totals["loss"], totals, logp
+            totals[name] = totals.get(name, 0.0) + counts * float(value)
+    average_whole_gradients(list(policy.named_trainable().values()))
+    totals, logp = sum_over_ranks(totals), gather(logp)
+    return totals["loss"], totals | {f"coef_{name}": value for name, value in used.items()}, logp
+
+
+def _sequence(sample: TrainSample) -> tuple[int, ...]:
+    """What the student reads: the last response token predicts nothing that is trained."""
+    return (*sample.prompt_ids, *sample.response_ids[:-1])
 
 
 def _response_rows(rows: object, sample: TrainSample) -> Tensor:

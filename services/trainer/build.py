@@ -107,4 +107,6 @@ def build(s: TrainerSettings) -> TrainerHandler:
         ),
     )
     prober = prober_of(s, policy, tokenizer)
-    return TrainerHandler(Learner(policy, tokenizer, store, objective, step, options, prober), store)
+    learner = Learner(policy, tokenizer, store, objective, step, options, prober)
+    learner.warm_up()
+    return TrainerHandler(learner, store)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
-
-from libs.contracts import Array, Sample
+from libs.contracts import Sample
 from libs.dialects import ChatMessage, for_path
 from libs.errors import ContractError
-from libs.learning.samples import TrainSample, hinted_prompts
+from libs.learning.offline import train_sample as from_messages
+from libs.learning.samples import TrainSample
 
 
 def chat_messages(path: str, request: Any) -> list[dict[str, Any]]:
@@ -41,29 +40,6 @@ def _arguments(text: str) -> Any:
         return text
 
 
-def tools_of(request: Any) -> list[Any] | None:
-    """The request's tool definitions, as the template renders them, or None."""
-    tools = request.get("tools") if isinstance(request, dict) else None
-    return tools if isinstance(tools, list) and tools else None
-
-
 def train_sample(sample: Sample, tokenizer: Any) -> TrainSample:
     """One sample, its hinted prompts rendered. Raises ContractError or DeadLetterError naming what is wrong."""
-    capture = sample.capture
-    capture.check()
-    messages = chat_messages(sample.path, sample.request)
-    return TrainSample(
-        feedback_id=sample.feedback_id,
-        prompt_ids=_ids(capture.prompt_token_ids),
-        response_ids=_ids(capture.response_token_ids),
-        topk_ids=np.array(capture.topk_ids.values(), dtype=np.int64).reshape(capture.topk_ids.shape),
-        captured_logp=np.array(capture.logprobs.values(), dtype=np.float32),
-        hint_prompts=hinted_prompts(tokenizer, messages, tools_of(sample.request), sample.hints),
-        reward=sample.reward,
-        weight=sample.weight,
-        release_id=sample.release_id,
-    )
-
-
-def _ids(array: Array) -> tuple[int, ...]:
-    return tuple(int(i) for i in array.values())
+    return from_messages(sample, tokenizer, chat_messages(sample.path, sample.request))

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
 from libs.errors import DeadLetterError
+from libs.learning.releases import Chain
 from libs.streams.dead_letters import dead_letter
 from libs.streams.types import Done, Output, Partition, Position, StreamRecord
 from libs.telemetry import metrics
@@ -63,7 +64,8 @@ class TrainerHandler:
     ) -> Done:
         async def finalize() -> None:
             position = self._position(record, passed=True)
-            self._store.put(after_publish(self._store.get(batch.scenario), batch.batch_id, position))
+            state = after_publish(self._store.get(batch.scenario), batch.batch_id, position)
+            self._store.put_pruned(state, self._learner.options.keep_releases)
 
         if event is None:
             metrics.TRAINER_BATCHES.labels("repeated").inc()
@@ -93,14 +95,18 @@ class TrainerHandler:
     async def _command(self, record: StreamRecord) -> Done:
         """A rollback or promotion from the command line. The trainer's own events come back here and change nothing."""
         event = decode(record.value, PolicyRelease)
-        if event.event in _COMMANDS:
-            async with self._turns.turn(event.scenario):
-                state = self._store.get(event.scenario)
-                after = after_command(state, event)
-                if after is not state:
-                    self._store.put(after)
-                    metrics.TRAINER_COMMANDS.labels(event.event).inc()
-        return Done()
+        if event.event not in _COMMANDS:
+            return Done()
+        async with self._turns.turn(event.scenario):
+            state = self._store.get(event.scenario)
+            after = after_command(state, event)
+            if after is state:
+                return Done()
+            self._store.put(after)
+            refused = after.chain.serving != event.serving
+            metrics.TRAINER_COMMANDS.labels("refused" if refused else event.event).inc()
+        # A release whose weights are gone cannot serve: say so in the log, where every reader of it looks.
+        return Done(outputs=(_output(_refusal(after.chain, event)),)) if refused else Done()
 
     async def tick(self) -> Done | None:
         """First, publish what an earlier run decided and perhaps did not publish."""
@@ -118,6 +124,27 @@ class TrainerHandler:
         known = self._store.positions()
         named = {p: known[f"{p[0]}-{p[1]}"] for p in partitions if f"{p[0]}-{p[1]}" in known}
         return Position(offsets=named)
+
+
+def _refusal(chain: Chain, event: PolicyRelease) -> PolicyRelease:
+    """Back to what serves here, so that engines which followed the command return as well."""
+    present = chain.releases.get(chain.serving)
+    return PolicyRelease(
+        event="rolled_back",
+        release_id=chain.serving,
+        parent_id=present.parent_id if present else None,
+        serving=chain.serving,
+        scenario=chain.scenario,
+        step=chain.step,
+        number=present.number if present else 0,
+        batch_id=None,
+        trained=[],
+        dropped={},
+        reason=f"refused: the weights of {event.serving} are no longer kept",
+        weights=present.weights if present else None,
+        metrics={},
+        created_at=event.created_at,
+    )
 
 
 def _output(event: PolicyRelease) -> Output:

@@ -80,6 +80,11 @@ class Learner:
         self._probed = ProbeFiles(store.root)
         self._limits = Limits(min(options.max_sample_tokens, policy.context_tokens), policy.vocab_size)
 
+    def warm_up(self) -> None:
+        """Ask the base the gate's probes, so that the first batch does not wait for it."""
+        if self._prober is not None:
+            self._base_answers(self._prober)
+
     def process(self, batch: TrainingBatch, position: dict[str, int]) -> PolicyRelease:
         """The event that this batch ends in. Weights of a released or held one are on disk when this returns."""
         state = self.store.get(batch.scenario)

@@ -7,6 +7,7 @@ at the next start, and the position to read from, which passes the batch only on
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
@@ -65,6 +66,22 @@ def after_command(state: ScenarioState, event: PolicyRelease) -> ScenarioState:
     )
 
 
+def prune(state: ScenarioState, keep: int) -> tuple[ScenarioState, list[str], list[str]]:
+    """(state without old releases, ids whose files can go, ids whose optimizer can go).
+
+    The newest `keep` releases stay, and the serving one and its parent whatever their age; an optimizer's state is
+    kept for these two and the newest. A release that is gone cannot be rolled back to; the log still tells of it.
+    """
+    by_age = sorted(state.chain.releases.values(), key=lambda r: r.number, reverse=True)
+    needed = set(state.chain.lineage()[:2]) | {r.release_id for r in by_age[:1]}
+    kept = {r.release_id for r in by_age[:keep]} | needed
+    gone = [r.release_id for r in by_age if r.release_id not in kept]
+    slim = [r.release_id for r in by_age if r.release_id in kept - needed]
+    releases = {i: r for i, r in state.chain.releases.items() if i in kept}
+    chain = msgspec.structs.replace(state.chain, releases=releases)
+    return msgspec.structs.replace(state, chain=chain), gone, slim
+
+
 class Store:
     """The states of all scenarios under one directory, read once and written through."""
 
@@ -102,6 +119,16 @@ class Store:
         directory = self.directory(state.chain.scenario)
         write_file_atomically(directory / "state.json", msgspec.json.encode(state))
         self._states[state.chain.scenario] = state
+
+    def put_pruned(self, state: ScenarioState, keep: int) -> None:
+        """Put the state without old releases, then remove their files: a crash in between leaves files, no gaps."""
+        state, gone, slim = prune(state, keep)
+        self.put(state)
+        for release_id in gone:
+            shutil.rmtree(self.release_directory(state.chain.scenario, release_id), ignore_errors=True)
+        for release_id in slim:
+            directory = self.release_directory(state.chain.scenario, release_id)
+            (directory / "trainer" / "optimizer.safetensors").unlink(missing_ok=True)
 
     def directory(self, scenario: str) -> Path:
         """Where a scenario's releases lie. Any name makes one safe path component."""

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny_model import batch, sample, write_model
 
 from libs.contracts import Adapter, PolicyRelease, TrainingBatch, decode, encode
 from libs.learning.checkpoint import base_digest, digest, load_release
 from libs.learning.model import ModelConfig, load_policy
 from libs.learning.objective import ObjectiveConfig
-from libs.learning.releases import promote, rollback
+from libs.learning.releases import Chain, fold, promote, rollback
 from libs.learning.update import StepConfig
 from libs.streams.types import Done, StreamRecord
 from services.trainer.handler import TrainerHandler
 from services.trainer.learner import Learner, LearnerOptions
 from services.trainer.store import Store
+from tests.tiny_model import batch, sample, write_model
 
 torch.set_num_threads(1)
 
@@ -212,6 +212,33 @@ async def test_rollback_to_the_base_and_promote_of_what_is_not_held(tmp_path: Pa
     assert (chain.serving, chain.step) == ("base", 0)
     with pytest.raises(Exception, match="not a held release"):
         promote(chain, first.release_id, now=11.0)
+
+
+async def test_old_releases_go_and_a_rollback_to_one_is_refused_in_the_log(tmp_path: Path, model_dir: Path) -> None:
+    handler = make(tmp_path, model_dir, keep_releases=2)
+    made = []
+    for i in range(4):
+        serving = made[-1].release_id if made else "base"
+        made.append(await run(handler, batch(f"b{i}", sample(f"f{i}", release_id=serving)), i))
+    assert sorted(p.name for p in (tmp_path / "checkpoints" / "anna").glob("anna*")) == [e.release_id for e in made[2:]]
+    store = handler._store
+    full = store.get("anna").chain
+    assert list(full.releases) == [e.release_id for e in made[2:]]
+    assert full.staleness(made[2].release_id) == 1
+    gone = fold_of(made)
+    refused = await handler.handle(command(rollback(gone, made[0].release_id, now=20.0)))
+    (answer,) = events(refused)
+    assert (answer.serving, answer.weights) == (made[3].release_id, made[3].weights)
+    assert "no longer kept" in answer.reason
+    await handler.handle(command(answer, 1))
+    assert store.get("anna").chain.serving == made[3].release_id
+
+
+def fold_of(made: list[PolicyRelease]) -> Chain:
+    chain = Chain(scenario="anna")
+    for event in made:
+        chain = fold(chain, event)
+    return chain
 
 
 async def test_a_damaged_checkpoint_stops_with_the_path(tmp_path: Path, model_dir: Path) -> None:

@@ -1,0 +1,132 @@
+"""Run optimizer steps offline on batches or judged turns in JSONL files.
+
+    python -m libs.learning judged.jsonl --model .clawback/models/smollm2-135m-instruct --out adapter/
+    torchrun --nproc-per-node 2 -m libs.learning judged.jsonl --model ... --out ...
+
+One line of JSON per batch on standard output; the adapter (or the full model) in --out, as vLLM and transformers read
+it. Every objective setting is a flag of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from libs.errors import ClawbackError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status: 0, or 1 with the reason on standard error."""
+    args = _arguments(argv)
+    try:
+        _train(args)
+    except ClawbackError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    from libs.learning.objective import ObjectiveConfig
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="JSONL of training batches or judged turns")
+    parser.add_argument("--model", type=Path, required=True, help="base model directory")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write the release to")
+    parser.add_argument("--mode", choices=["lora", "full"], default="lora")
+    parser.add_argument("--lora-rank", type=int, default=32)
+    parser.add_argument("--lora-alpha", type=int, default=64)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--batch-size", type=int, default=4, help="judged turns per step")
+    parser.add_argument("--max-sample-tokens", type=int, default=4096)
+    parser.add_argument("--pack-tokens", type=int, default=4096)
+    parser.add_argument("--checkpoint-activations", action="store_true")
+    parser.add_argument("--train-accepted", action="store_true", help="also step when nothing was rejected")
+    for field in dataclasses.fields(ObjectiveConfig):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    return parser.parse_args(argv)
+
+
+def _train(args: argparse.Namespace) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from libs.learning.checkpoint import StepRecord, base_digest, save_release
+    from libs.learning.model import ModelConfig, load_policy
+    from libs.learning.objective import ObjectiveConfig, check_coefficients
+    from libs.learning.offline import read_batches
+    from libs.learning.scale import world
+    from libs.learning.teacher import StepConfig
+
+    objective = ObjectiveConfig(**{f.name: getattr(args, f.name) for f in dataclasses.fields(ObjectiveConfig)})
+    check_coefficients(objective)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group("nccl" if args.device.startswith("cuda") else "gloo")
+    try:
+        policy, tokenizer = load_policy(
+            ModelConfig(
+                path=args.model,
+                mode=args.mode,
+                lora_rank=args.lora_rank,
+                lora_alpha=args.lora_alpha,
+                dtype=args.dtype,
+                device=args.device,
+                checkpoint_activations=args.checkpoint_activations,
+            )
+        )
+        optimizer = torch.optim.AdamW(list(policy.named_trainable().values()), lr=args.learning_rate, weight_decay=0.0)
+        step = StepConfig(learning_rate=args.learning_rate, pack_tokens=args.pack_tokens)
+        trained: list[str] = []
+        for batch in read_batches(args.files, args.batch_size):
+            line, ids = _step(batch, policy, tokenizer, optimizer, objective, step, args)
+            trained += ids
+            if world()[0] == 0:
+                print(json.dumps(line), flush=True)
+        record = StepRecord(
+            release_id=args.out.name,
+            parent_id="base",
+            batch_id="",
+            position={},
+            trained=trained,
+            config=dataclasses.asdict(objective) | dataclasses.asdict(step),
+            base_digest=base_digest(args.model),
+            rng_state=bytes(torch.get_rng_state().numpy()).hex(),
+        )
+        save_release(args.out, policy, optimizer, record)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _step(
+    batch: Any, policy: Any, tokenizer: Any, optimizer: Any, objective: Any, step: Any, args: argparse.Namespace
+) -> tuple[dict[str, Any], list[str]]:
+    """One batch: what is printed about it, and the feedback ids that it trained."""
+    from libs.learning.offline import train_sample
+    from libs.learning.samples import Limits, admit, check_unique
+    from libs.learning.update import run_step
+
+    limits = Limits(min(args.max_sample_tokens, policy.context_tokens), policy.vocab_size)
+    samples, dropped, _ = admit([train_sample(s, tokenizer) for s in batch.samples], limits)
+    check_unique(samples)
+    line: dict[str, Any] = {"batch_id": batch.batch_id, "scenario": batch.scenario, "dropped": dropped}
+    if not samples:
+        return line | {"applied": False, "reason": "no_samples"}, []
+    if not args.train_accepted and not any(s.rejected for s in samples):
+        return line | {"applied": False, "reason": "nothing_rejected"}, []
+    result = run_step(policy, optimizer, samples, objective, step)
+    ids = [s.feedback_id for s in samples] if result.applied else []
+    return line | {"applied": result.applied, "reason": result.reason, "metrics": result.metrics}, ids
+
+
+if __name__ == "__main__":
+    sys.exit(main())

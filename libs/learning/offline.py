@@ -1,0 +1,109 @@
+"""Training from files: JSONL of training batches or of judged turns in, one release directory out.
+
+Judged turns are grouped in file order. Requests must hold chat messages (OpenAI's form); the trainer service reads
+every dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from libs.contracts import Sample, TrainingBatch, TurnJudged, decode
+from libs.errors import ContractError
+from libs.learning.prompts import ChatMessage
+from libs.learning.samples import TrainSample, hinted_prompts
+
+
+def read_batches(paths: Sequence[Path], batch_size: int) -> Iterator[TrainingBatch]:
+    """Batches of one scenario each, in file order. Raises ContractError naming file, line and field.
+
+    Judged turns that were dropped or not captured are left out; the last group of each scenario may be smaller.
+    """
+    groups: dict[str, list[Sample]] = {}
+    made = 0
+    for path in paths:
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                record = _record(line)
+            except ContractError as error:
+                raise ContractError(f"{path}:{number}: {error}") from error
+            if isinstance(record, TrainingBatch):
+                yield record
+            elif record.disposition == "train" and record.capture is not None:
+                group = groups.setdefault(record.scenario, [])
+                group.append(_sample(record))
+                if len(group) == batch_size:
+                    made += 1
+                    yield _batch(made, record.scenario, groups.pop(record.scenario))
+    for scenario, group in groups.items():
+        made += 1
+        yield _batch(made, scenario, group)
+
+
+def _record(line: bytes) -> TrainingBatch | TurnJudged:
+    try:
+        names = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ContractError(f"not a JSON object: {error}") from error
+    return decode(line, TrainingBatch) if "samples" in names else decode(line, TurnJudged)
+
+
+def _sample(turn: TurnJudged) -> Sample:
+    assert turn.capture is not None
+    return Sample(
+        feedback_id=turn.feedback_id,
+        turn_id=turn.turn_id,
+        session_id=turn.session_id,
+        reward=turn.reward,
+        verdict=turn.verdict,
+        hints=turn.hints,
+        weight=turn.weight,
+        path=turn.path,
+        request=turn.request,
+        response=turn.response,
+        release_id=turn.release_id,
+        capture=turn.capture,
+        received_at=turn.received_at,
+        judged_at=turn.judged_at,
+    )
+
+
+def _batch(number: int, scenario: str, samples: list[Sample]) -> TrainingBatch:
+    return TrainingBatch(batch_id=f"offline-{number:06d}", scenario=scenario, samples=samples, created_at=0.0)
+
+
+def train_sample(sample: Sample, tokenizer: Any, messages: Sequence[ChatMessage] | None = None) -> TrainSample:
+    """One sample with its hinted prompts rendered from `messages` (default: the request's own chat messages).
+
+    Raises ContractError or DeadLetterError naming what is wrong.
+    """
+    capture = sample.capture
+    capture.check()
+    given = chat_messages(sample.request) if messages is None else messages
+    tools = sample.request.get("tools") if isinstance(sample.request, dict) else None
+    return TrainSample(
+        feedback_id=sample.feedback_id,
+        prompt_ids=tuple(int(i) for i in capture.prompt_token_ids.values()),
+        response_ids=tuple(int(i) for i in capture.response_token_ids.values()),
+        topk_ids=np.array(capture.topk_ids.values(), dtype=np.int64).reshape(capture.topk_ids.shape),
+        captured_logp=np.array(capture.logprobs.values(), dtype=np.float32),
+        hint_prompts=hinted_prompts(tokenizer, given, tools if isinstance(tools, list) else None, sample.hints),
+        reward=sample.reward,
+        weight=sample.weight,
+        release_id=sample.release_id,
+    )
+
+
+def chat_messages(request: Any) -> list[ChatMessage]:
+    """The messages of a chat completions request. Raises ContractError when there are none."""
+    messages = request.get("messages") if isinstance(request, dict) else None
+    if not isinstance(messages, list) or not all(isinstance(m, dict) and "role" in m for m in messages):
+        raise ContractError("request.messages must be a list of chat messages; other dialects need the trainer service")
+    return [{**m, "content": m.get("content") or ""} for m in messages]
