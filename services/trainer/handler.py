@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Collection
 
+import msgspec
+
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
 from libs.errors import DeadLetterError
 from libs.learning.releases import Chain
@@ -30,7 +32,7 @@ class TrainerHandler:
         self._to_announce: list[PolicyRelease] = list(store.pending())
 
     async def handle(self, record: StreamRecord) -> Done:
-        if record.topic == RELEASES:
+        if record.topic.startswith(RELEASES):
             return await self._command(record)
         partition = (record.topic, record.partition)
         self._open.setdefault(partition, set()).add(record.offset)
@@ -115,6 +117,21 @@ class TrainerHandler:
         events, self._to_announce = self._to_announce, []
         return Done(outputs=tuple(map(_output, events)))
 
+    def on_log(self, batch_ids: Collection[str]) -> None:
+        """Take note of which batches the present log of releases names.
+
+        A log that names none of the batches done here is a new one (a broker without storage was restarted): its
+        offsets are not the ones in the checkpoints, and its readers have to be told what serves.
+        """
+        states = [self._store.get(s) for s in self._store.scenarios()]
+        done = [b for s in states for b in s.batches if s.pending is None or b != s.pending.batch_id]
+        if not done or not set(done).isdisjoint(batch_ids):
+            return
+        for state in states:
+            self._store.put(msgspec.structs.replace(state, positions={}))
+        serving = [s.chain for s in states if s.chain.serving in s.chain.releases and s.pending is None]
+        self._to_announce = [*map(_announcement, serving), *self._to_announce]
+
     async def revoked(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
             self._open.pop(partition, None)
@@ -144,6 +161,27 @@ def _refusal(chain: Chain, event: PolicyRelease) -> PolicyRelease:
         weights=present.weights if present else None,
         metrics={},
         created_at=event.created_at,
+    )
+
+
+def _announcement(chain: Chain) -> PolicyRelease:
+    """What serves, once more, for readers of a new log. It names no batch: each batch has had its event."""
+    serving = chain.releases[chain.serving]
+    return PolicyRelease(
+        event="released",
+        release_id=serving.release_id,
+        parent_id=serving.parent_id,
+        serving=serving.release_id,
+        scenario=chain.scenario,
+        step=serving.step,
+        number=serving.number,
+        batch_id=None,
+        trained=[],
+        dropped={},
+        reason="announced again: the log is new",
+        weights=serving.weights,
+        metrics=serving.metrics,
+        created_at=serving.created_at,
     )
 
 

@@ -26,9 +26,12 @@ def main() -> int:
     from libs.streams.types import Handler
     from services.trainer.build import build
     from services.trainer.handler import BATCHES, RELEASES
+    from services.trainer.start import batches_in_log
 
     @asynccontextmanager
     async def open_handler() -> AsyncIterator[Handler]:
-        yield build(settings)
+        handler = build(settings)
+        handler.on_log(await batches_in_log(settings, settings.input_topic(RELEASES)))
+        yield handler
 
     return run_consumer("trainer", settings, [BATCHES, RELEASES], open_handler)

@@ -241,6 +241,26 @@ def fold_of(made: list[PolicyRelease]) -> Chain:
     return chain
 
 
+async def test_a_new_log_is_read_from_its_start_and_told_what_serves(tmp_path: Path, model_dir: Path) -> None:
+    first = await run(make(tmp_path, model_dir), batch("b1", sample("f1")), 7)
+    same = make(tmp_path, model_dir)
+    same.on_log({"b1", "other"})
+    assert (await same.start_positions([("training.batches", 0)])).offsets == {("training.batches", 0): 8}
+    assert await same.tick() is None
+    new = make(tmp_path, model_dir)
+    new.on_log(set())
+    assert (await new.start_positions([("training.batches", 0)])).offsets == {}
+    announced = await new.tick()
+    assert announced is not None
+    (event,) = events(announced)
+    assert (event.serving, event.weights, event.batch_id) == (first.serving, first.weights, None)
+    second = await run(new, batch("b2", sample("f2", release_id=first.release_id)), 0)
+    assert second.parent_id == first.release_id
+    again = make(tmp_path, model_dir)
+    again.on_log({"b2"})
+    assert (await again.start_positions([("training.batches", 0)])).offsets == {("training.batches", 0): 1}
+
+
 async def test_a_damaged_checkpoint_stops_with_the_path(tmp_path: Path, model_dir: Path) -> None:
     first = await run(make(tmp_path, model_dir), batch("b1", sample("f1")), 0)
     assert isinstance(first.weights, Adapter)
