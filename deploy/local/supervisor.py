@@ -139,7 +139,9 @@ class Supervisor:
         why = _exit_of(process)
         del self._running[name]
         lived = time.time() - process.started
-        self._failures[name] = 0 if lived > _STEADY_SECONDS else self._failures.get(name, 0) + 1
+        # SIGKILL comes from outside (an operator, the kernel short of memory): no sign that it would fail again at once.
+        fresh = lived > _STEADY_SECONDS or why == "signal SIGKILL"
+        self._failures[name] = 0 if fresh else self._failures.get(name, 0) + 1
         delay = min(_MAX_DELAY_SECONDS, 0.1 * 2.0 ** self._failures[name])
         self._due[name] = time.monotonic() + delay
         entry = self.stack.services.get(name) or self.stack.infrastructure[name]
