@@ -67,14 +67,15 @@ class Progress:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim")
         grid.add_column()
-        for name, value in self._cells():
-            grid.add_row(name, value)
-        bar = ProgressBar(total=self._total, completed=len(self._results), width=60)
+        grid.add_row("", ProgressBar(total=self._total, completed=len(self._results), width=60))
         marks = Text()
         for result in sorted(self._results, key=lambda r: r.number):
             marks.append("● " if result.passed else "○ ", style="green" if result.passed else "red")
+        grid.add_row("first replies", marks)
+        for name, value in self._cells():
+            grid.add_row(name, value)
         head = Text(f"{self._doing}   {self._elapsed():.0f} s")
-        return Panel(Group(head, bar, marks, grid), title="clawback: homework", width=90)
+        return Panel(Group(head, grid), title="clawback: homework", width=100)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
