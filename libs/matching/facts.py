@@ -19,7 +19,7 @@ MAX_LINES = 12
 _MARK = 8  # characters of a digest that are kept as a mark
 _SHORT_REPLY = 120  # characters of an acknowledgement
 _LONGEST = 200_000  # characters of one message that are searched for a summary
-_TOGETHER = 16  # characters of a message and its reply that tell the pair from others
+_TOGETHER = 32  # characters of a message and its reply that tell the pair from others
 _NEAR = 3  # user messages right before a reply that may be the one it answered
 
 
@@ -49,6 +49,8 @@ class Keys:
         if start is None or start == len(before) - 1:
             return ""
         between = before[start + 1 :]
+        if sum(b.weight for b in before[start:]) + reply.weight < _TOGETHER:
+            return ""
         users = [b.first for b in between if b.role == "user"]
         results = sorted(b.text for b in between if b.role == "tool")
         return self.of("local", before[start].key, *users, "|", *results, "|", reply.key)

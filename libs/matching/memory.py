@@ -82,7 +82,7 @@ class _Slot:
         verdict = classify(plan, limits, self, choice, self._delegated(plan, limits))
         entry = self._remember(plan, limits, choice, verdict)
         late = self._late(plan, limits, entry) if verdict.kind == "main" else []
-        evicted = self._bound(limits)
+        evicted = self._bound(limits, entry.one.session)
         entry.result = self._result(plan, limits, choice, verdict, entry, late, (expired, evicted))
         return entry.result
 
@@ -151,9 +151,9 @@ class _Slot:
         session.history = session.history or bool(plan.slots)
         if one.kind == "main" and one.delivered and one.now >= session.newest_at:
             session.newest, session.newest_at = one.id, one.now
-        while len(session.entries) > limits.max_turns or (
-            session.size > limits.max_session_bytes and len(session.entries) > 1
-        ):
+        while len(session.entries) > limits.max_turns or session.size > limits.max_session_bytes:
+            if session.entries[0] in (one.id, one.previous):  # a redelivery gives the binding again: keep its turn
+                break
             self._forget(session, session.entries.pop(0))
         self.seen[one.session] = max(plan.now, self.seen.get(one.session, plan.now))
         heapq.heappush(self.order, (self.seen[one.session], one.session))
@@ -190,9 +190,9 @@ class _Slot:
             gone += 1
         return gone
 
-    def _bound(self, limits: Limits) -> int:
+    def _bound(self, limits: Limits, own: str) -> int:
         evicted = 0
-        while len(self.seen) > limits.max_sessions and (oldest := self._oldest()):
+        while len(self.seen) > limits.max_sessions and (oldest := self._oldest()) and oldest[1] != own:
             self._drop_session(oldest[1], keep=False)
             evicted += 1
         return evicted

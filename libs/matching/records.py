@@ -158,8 +158,11 @@ def confidence(level: str, narrowed: bool) -> float:
 def bindings(
     record: TrafficRaw, identity: Identity, parsed: ParsedRequest, plan: Plan, result: Result
 ) -> Iterator[TurnMatched]:
-    """The bindings that a record gives: its own, implicit ones, and late ones that it is the turn of."""
-    if result.turn:
+    """The bindings that a record gives: its own, implicit ones, and late ones that it is the turn of.
+
+    A record that is delivered again after its turn was evicted gives none.
+    """
+    if result.turn and result.light:
         turn = msgspec.json.decode(result.light, type=Light)
         state = next_state(parsed, plan, result, turn)
         rule = rule_of(identity.tagged, identity.session, result.turn_session, result.level)

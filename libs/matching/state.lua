@@ -327,12 +327,16 @@ local function expire(before)
   return #old
 end
 
-local function bound()
+local function bound(own)
   local over = call('ZCARD', prefix .. 'lru') - limits.max_sessions
   if over <= 0 then return 0 end
-  local old = call('ZRANGE', prefix .. 'lru', 0, over - 1)
-  for _, name in ipairs(old) do drop_session(name, false) end
-  return #old
+  local evicted = 0
+  for _, name in ipairs(call('ZRANGE', prefix .. 'lru', 0, over - 1)) do
+    if name == own then break end
+    drop_session(name, false)
+    evicted = evicted + 1
+  end
+  return evicted
 end
 
 local function into_session(one)
@@ -340,11 +344,12 @@ local function into_session(one)
   local count = call('RPUSH', list, one.id)
   local old = call('HMGET', key, 't', 'z')
   local size = (tonumber(old[2]) or 0) + #heavy
-  while count > limits.max_turns or (size > limits.max_session_bytes and count > 1) do
-    local oldest = call('LPOP', list)
+  while count > limits.max_turns or size > limits.max_session_bytes do
+    local oldest = call('LINDEX', list, 0)
+    if oldest == one.id or oldest == one.previous then break end  -- a redelivery gives the binding again
+    call('LPOP', list)
     size = size - call('STRLEN', prefix .. 'h:' .. oldest)
     call('UNLINK', prefix .. 'h:' .. oldest, prefix .. 'x:' .. oldest)
-    cache[oldest] = nil
     count = count - 1
   end
   local fields = {'z', size}
@@ -468,7 +473,7 @@ local result = {turn = said.turn and said.turn.id or '', at = choice.at,
   turn_session = said.turn and said.turn.named or '', level = said.previous and choice.level or '',
   narrowed = choice.narrowed or false, reason = said.reason, kind = said.label, session = one.session,
   gap = said.previous and plan.now - said.previous.done or -1, repeats = said.repeats, rejects = said.rejects,
-  expired = expired, evicted = bound(), late = late}
+  expired = expired, evicted = bound(one.session), late = late}
 call('HSET', prefix .. 'x:' .. plan.id, 'c', packed(one), 'n', table.concat(one.answered, '\n'), 'l', light,
   'a', answer, 'r', cmsgpack.pack(result))
 call('EXPIRE', prefix .. 'x:' .. plan.id, tomb)

@@ -46,9 +46,11 @@ def test_common_short_replies_in_a_window_need_their_context() -> None:
     for person in ("Ann", "Bob"):
         w.exchange([user(f"Hello, {person} here.")], "Hello!")
         names.append(
-            w.exchange([user(f"Hello, {person} here."), said("Hello!"), user(f"Add {person} to it.")], "Done.")
+            w.exchange(
+                [user(f"Hello, {person} here."), said("Hello!"), user(f"Add {person} to the list of readers.")], "Done."
+            )
         )
-    left = w.exchange([user("Add Ann to it."), said("Done."), user("Thanks a lot.")], "Welcome.")
+    left = w.exchange([user("Add Ann to the list of readers."), said("Done."), user("Thanks a lot.")], "Welcome.")
     alone = w.exchange([said("Done."), user("Thanks a lot.")], "Welcome.")
     assert w.turn(left) == names[0]
     assert w.turn(alone) is None, "a common reply alone says nothing"
@@ -187,10 +189,15 @@ def test_a_trailing_context_block_that_moves_to_the_end() -> None:
 def test_stamps_and_reminders_on_the_newest_message_only() -> None:
     w = World()
     first = w.exchange(
-        [user("[Sun 2026-11-29 13:34 UTC] List the folder.\n\nReply with whole files, in English.")], "Ok."
+        [
+            user(
+                "[Sun 2026-11-29 13:34 UTC] List the folder and its notes, please.\n\nReply with whole files, in English."
+            )
+        ],
+        "Ok.",
     )
     asked = user("[Sun 2026-11-29 13:35 UTC] No lists, please.\n\nReply with whole files, in English.")
-    second = w.exchange([user("List the folder."), said("Ok."), asked], SHORT)
+    second = w.exchange([user("List the folder and its notes, please."), said("Ok."), asked], SHORT)
     assert w.turn(second) == first
 
 

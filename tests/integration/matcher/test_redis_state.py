@@ -1,0 +1,143 @@
+"""The Redis script gives what the memory store gives, record by record, and keeps to its promises as a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from libs.contracts import TrafficRaw, encode
+from libs.matching.matcher import Matcher
+from libs.matching.memory import MemoryStore
+from libs.matching.plan import Limits
+from libs.streams.sessions import Script, ScriptStore
+from services.matcher.state import RedisState
+from tests.unit.matching import test_classes, test_identity, test_repeats, test_rewrites, test_state
+from tests.unit.matching.talk import PLAN, World, said, user
+from tests.unit.matching.traffic import traffics
+
+pytestmark = pytest.mark.integration
+TIGHT = Limits(
+    ttl_seconds=4.0, max_sessions=2, max_turns=3, max_session_bytes=3_000, earlier_turns=2, earlier_bytes=900
+)
+
+
+class Counting:
+    """Scripts that count their calls: one is one round trip."""
+
+    def __init__(self, inner: ScriptStore) -> None:
+        self.inner = inner
+        self.calls = 0
+
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
+        self.calls += 1
+        return await self.inner.run(script, keys, args)
+
+
+@pytest.fixture
+async def scripts(redis_url: str) -> AsyncIterator[ScriptStore]:
+    store = ScriptStore(redis_url)
+    yield store
+    await store.close()
+
+
+async def compared(scripts: ScriptStore, records: Sequence[TrafficRaw], limits: Limits) -> None:
+    """Feed records to both; every output must be the same, and the same again on redelivery."""
+    ours, theirs = Matcher(MemoryStore(), limits), Matcher(RedisState(scripts), limits)
+    for record in records:
+        expected = await ours.match(record)
+        for _ in range(2):
+            got = await theirs.match(record)
+            assert [encode(b) for b in got.bindings] == [encode(b) for b in expected.bindings], record.exchange_id
+            assert [encode(c) for c in got.classified] == [encode(c) for c in expected.classified]
+
+
+@pytest.mark.parametrize("limits", [Limits(), TIGHT], ids=["default", "tight"])
+def test_every_kind_of_traffic(redis_url: str, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the worlds that the unit tests build, replayed on both stores."""
+    worlds: list[World] = []
+    build = World.__post_init__
+
+    def remembered(self: World) -> None:
+        build(self)
+        worlds.append(self)
+
+    monkeypatch.setattr(World, "__post_init__", remembered)
+    for module in (test_identity, test_repeats, test_rewrites, test_classes, test_state):
+        for name, function in vars(module).items():
+            if name.startswith("test_") and not getattr(function, "pytestmark", None):
+                function()
+    assert len(worlds) > 30
+
+    async def run() -> None:
+        store = ScriptStore(redis_url)
+        for world in worlds:
+            await store.redis.flushdb()
+            await compared(store, world.records, limits)
+        await store.close()
+
+    asyncio.run(run())
+
+
+@settings(
+    max_examples=60, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+@given(records=traffics(), tight=st.booleans(), data=st.data())
+def test_generated_traffic_in_any_order(
+    redis_url: str, records: list[TrafficRaw], tight: bool, data: st.DataObject
+) -> None:
+    import asyncio
+
+    mixed = data.draw(st.permutations(records))
+
+    async def run() -> None:
+        store = ScriptStore(redis_url)
+        try:
+            await store.redis.flushdb()
+            await compared(store, mixed, TIGHT if tight else Limits())
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+async def test_one_round_trip_per_exchange_and_a_ttl_on_every_key(scripts: ScriptStore) -> None:
+    counting = Counting(scripts)
+    matcher = Matcher(RedisState(counting))
+    w = World()
+    w.exchange([user("One.")], PLAN, match=False)
+    w.exchange([user("One."), said(PLAN), user("Two.")], PLAN, match=False, headers={"x-session-id": "s"})
+    w.exchange([user("Other."), said("never served here"), user("Two.")], PLAN, match=False)
+    for record in w.records:
+        await matcher.match(record)
+    assert counting.calls == 3
+    keys = [k.decode() for k in await scripts.redis.keys("*")]
+    assert keys
+    tags = {k[k.index("{") : k.index("}") + 1] for k in keys}
+    assert len(tags) == 1, "one hash tag, so that Redis Cluster holds them on one node"
+    assert all([await scripts.redis.ttl(k) > 0 for k in keys])
+
+
+async def test_a_restarted_server_loads_the_script_again(scripts: ScriptStore) -> None:
+    matcher = Matcher(RedisState(scripts))
+    w = World()
+    w.exchange([user("One.")], PLAN, match=False)
+    w.exchange([user("One."), said(PLAN), user("Two.")], PLAN, match=False)
+    await matcher.match(w.records[0])
+    await scripts.redis.script_flush()
+    assert (await matcher.match(w.records[1])).result.turn == "x0001"
+
+
+async def test_tenants_lie_under_different_hash_tags(scripts: ScriptStore) -> None:
+    matcher = Matcher(RedisState(scripts))
+    w = World()
+    for tenant, scenario in (("a", "x"), ("b", "x"), ("a", "y")):
+        w.exchange([user("One.")], PLAN, tenant=tenant, scenario=scenario, match=False)
+    for record in w.records:
+        await matcher.match(record)
+    keys = [k.decode() for k in await scripts.redis.keys("*:lru")]
+    assert len(keys) == 3
