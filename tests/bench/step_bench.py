@@ -2,6 +2,7 @@
 
 floor  the forward and backward passes that the batch needs and nothing else: the frozen base over the un-hinted and
        the hinted prompts, the student forward and backward, head on the response rows, same packs, a trivial loss
+trl    TRL's KTOTrainer (trl_step.py) in the same run, if it is installed in .clawback/bench/trl
 naive  the student's logits for whole padded sequences, kept for the backward pass, as the textbook writes it
 """
 
@@ -117,6 +118,22 @@ def peak_mib(kind: str, args: argparse.Namespace) -> float:
     return float(run.stdout.strip().splitlines()[-1])
 
 
+def trl_tokens_per_second(args: argparse.Namespace) -> float | None:
+    """TRL's closest trainer on the same model, batch and threads; None when it is not installed."""
+    home = ROOT / ".clawback/bench/trl"
+    if not home.exists():
+        return None
+    command = [sys.executable, "-m", "tests.bench.trl_step", "--model", str(args.model), "--count", str(args.count)]
+    command += ["--tokens", str(args.tokens), "--repeats", str(max(args.repeats - 2, 2))]
+    env = {**os.environ, "PYTHONPATH": f"{home}:{ROOT}"}
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
+    if run.returncode:
+        print(run.stderr[-2000:], file=sys.stderr)
+        return None
+    found = json.loads(run.stdout.strip().splitlines()[-1])
+    return float(found["tokens"] / found["seconds"])
+
+
 def status_kib(field: str) -> int:
     line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(field + ":"))
     return int(line.split()[1])
@@ -144,6 +161,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=ROOT / ".clawback/models/smollm2-135m-instruct")
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=80)
+    parser.add_argument("--memory-tokens", type=int, default=320, help="reply length of the memory comparison")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/bench-step.json")
     parser.add_argument("--measure", choices=["naive", "step"])
@@ -164,17 +182,21 @@ def main() -> None:
     pairs = [(timed(step, 1)[0], timed(bare, 1)[0]) for _ in range(args.repeats)]  # taken in turn: the machine drifts
     steps, floors = zip(*pairs, strict=True)
     tokens = sum(len(s.prompt_ids) + len(s.response_ids) for s in batch)
+    theirs = trl_tokens_per_second(args)
     memory = {kind: peak_mib(kind, args) for kind in ("step", "naive")}
     result = {
         "step_seconds": statistics.median(steps),
         "floor_seconds": statistics.median(floors),
         "step_over_floor": statistics.median(s / f for s, f in pairs),
         "step_tokens_per_second": tokens / statistics.median(steps),
+        "trl_kto_tokens_per_second": theirs,
+        "step_over_trl_kto": tokens / statistics.median(steps) / theirs if theirs else None,
         "step_peak_mib": memory["step"],
         "naive_peak_mib": memory["naive"],
         "step_memory_over_naive": memory["step"] / memory["naive"],
         "samples": args.count,
         "response_tokens": args.tokens,
+        "memory_response_tokens": args.memory_tokens,
         "threads": torch.get_num_threads(),
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
