@@ -38,6 +38,7 @@ class Plan(msgspec.Struct, kw_only=True):
     service_env: dict[str, dict[str, str]] = {}
     kafka_bootstrap_servers: str = ""  # an own broker is started when empty
     redis_url: str = ""  # an own Redis is started when empty
+    partitions: int = 0  # of topics that may have several; 0: what topics.yaml says for one machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Service:
     """One row of the table: what a service needs beyond what all have, given everyone's URL."""
 
     name: str
-    env: Mapping[str, str] = field(default_factory=dict)  # values are formatted with the URLs by name, and {home}
+    env: Mapping[str, str] = field(default_factory=dict)  # "{name}": that service's URL, {home}, {threads}
 
 
 # Threads that spin while they wait take the cores from the other services.
@@ -71,6 +72,7 @@ def up(
     ports: Mapping[str, int] | None = None,
     env: Mapping[str, str] | None = None,
     service_env: Mapping[str, Mapping[str, str]] | None = None,
+    partitions: int = 0,
     wait_seconds: float = 180.0,
     on_event: Callable[[str], None] = lambda _text: None,
 ) -> Stack:
@@ -90,6 +92,7 @@ def up(
         service_env={name: dict(values) for name, values in (service_env or {}).items()},
         kafka_bootstrap_servers=os.environ.get("CLAWBACK_KAFKA_BOOTSTRAP_SERVERS", ""),
         redis_url=os.environ.get("CLAWBACK_REDIS_URL", ""),
+        partitions=partitions,
     )
     (home / PLAN).write_bytes(msgspec.json.encode(plan))
     (home / state.FILE).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -105,7 +105,7 @@ class Supervisor:
         settings = ServiceSettings(
             kafka_bootstrap_servers=self.stack.kafka_bootstrap_servers,
         )
-        created = asyncio.run(create(settings, local=True))
+        created = asyncio.run(create(settings, local=True, partitions=self._plan.partitions))
         _log.info("topics", created=created)
 
     def _start_redis(self) -> None:
@@ -119,7 +119,9 @@ class Supervisor:
 
     def _start_service(self, service: Service, port: int, urls: dict[str, str]) -> None:
         threads = str(max(1, (os.cpu_count() or 2) // 2))
-        own = {k: v.format(**urls, home=self._plan.home, threads=threads) for k, v in service.env.items()}
+        known = {**urls, "home": self._plan.home, "threads": threads}
+        # What names a service that is not started here is left to the settings that the caller gives.
+        own = {k: known[v[1:-1]] for k, v in service.env.items() if v[1:-1] in known} | _plain(service.env)
         env = own | self._env | {"CLAWBACK_HTTP_PORT": str(port), "CLAWBACK_HTTP_HOST": "127.0.0.1"}
         env |= self._plan.service_env.get(service.name, {})
         argv = [sys.executable, "-m", f"services.{service.name}"]
@@ -139,7 +141,7 @@ class Supervisor:
         why = _exit_of(process)
         del self._running[name]
         lived = time.time() - process.started
-        # SIGKILL comes from outside (an operator, the kernel short of memory): no sign that it would fail again at once.
+        # SIGKILL comes from outside (an operator, the kernel short of memory) and does not tell of a broken service.
         fresh = lived > _STEADY_SECONDS or why == "signal SIGKILL"
         self._failures[name] = 0 if fresh else self._failures.get(name, 0) + 1
         delay = min(_MAX_DELAY_SECONDS, 0.1 * 2.0 ** self._failures[name])
@@ -171,6 +173,10 @@ class Supervisor:
 
     def _log_file(self, name: str) -> Path:
         return self._home / "logs" / f"{name}.log"
+
+
+def _plain(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not value.startswith("{")}
 
 
 def _exit_of(process: Process) -> str:

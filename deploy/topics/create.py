@@ -34,6 +34,11 @@ class Topic:
     cleanup_policy: str
     about: str
 
+    def count(self, *, local: bool, partitions: int = 0) -> int:
+        """How many partitions to create."""
+        given = self.local_partitions if local else self.partitions
+        return partitions if partitions and given > 1 else given
+
     def config(self, *, local: bool) -> dict[str, str]:
         """The topic's settings in Kafka's own names."""
         return {
@@ -56,10 +61,13 @@ def topics(path: Path = FILE) -> list[Topic]:
     return found
 
 
-async def create(settings: ServiceSettings, *, local: bool, only: tuple[str, ...] = (), suffix: str = "") -> list[str]:
+async def create(
+    settings: ServiceSettings, *, local: bool, only: tuple[str, ...] = (), suffix: str = "", partitions: int = 0
+) -> list[str]:
     """Create what is missing and return the names created. Raises RetryError when the broker is away, ConfigError.
 
-    `only` limits it to these topics; `suffix` is appended to their names (a replay's side topics, tests).
+    `only` limits it to these topics; `suffix` is appended to their names (a replay's side topics, tests). `partitions`
+    replaces what the file says, except for topics that have one partition on purpose.
     """
     wanted = [t for t in topics() if not only or t.name in only]
     admin = AIOKafkaAdminClient(**client_options(settings))
@@ -69,7 +77,7 @@ async def create(settings: ServiceSettings, *, local: bool, only: tuple[str, ...
         new = [
             NewTopic(
                 t.name + suffix,
-                t.local_partitions if local else t.partitions,
+                t.count(local=local, partitions=partitions),
                 1 if local else t.replication_factor,
                 topic_configs=t.config(local=local),
             )
