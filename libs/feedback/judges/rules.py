@@ -20,7 +20,7 @@ from libs.feedback.rules.hints import advise
 from libs.feedback.rules.language import FOLDER, Language, fingerprint, languages
 from libs.feedback.rules.repeat import Repeat, compare
 from libs.feedback.rules.situation import Situation, boilerplate, person_words, related, situation, without
-from libs.feedback.rules.targets import target, undone
+from libs.feedback.rules.targets import names_earlier, target, undone
 from libs.feedback.rules.text import Words
 
 
@@ -51,7 +51,8 @@ class RulesJudge:
         candidates = pick(spoken, known)
         reading = read(spoken, known)
         repeat = _repeat(question, seen.words, candidates)
-        found = decide.decide(seen, reading, repeat, related=related(question, spoken, candidates))
+        back = names_earlier(question, spoken, candidates)
+        found = decide.decide(seen, reading, repeat, related=related(question, spoken, candidates), back=back)
         if found.verdict == 0:
             return _machine(question, seen) if seen.results.state == "failure" and not reading.questions else []
         number = target(question, spoken, candidates)

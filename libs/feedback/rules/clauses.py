@@ -140,6 +140,9 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
         if not creates:
             # "no lists, please": a property of the reply that is not wanted
             out.change.extend(c.text for c in instructions if c.wish == "avoid" and _aspect(c))
+            but = language.find("but", text)
+            late = [c for c in instructions if but and c.wish in {"avoid", "do"} and text.find(c.text) >= but.start()]
+            out.change.extend(c.text for c in late)
 
 
 def _acceptance(text: str, language: Language, out: Reading) -> None:
@@ -159,7 +162,8 @@ def _acceptance(text: str, language: Language, out: Reading) -> None:
             # "good, but shorter": accepted in part
             out.partial.append(text)
             return
-        out.accept.append(match[0])
+        if not language.has("spoils", rest):  # "great, now nothing works" is no praise, and not surely a complaint
+            out.accept.append(match[0])
         return
 
 
@@ -184,11 +188,11 @@ def _instructions(text: str, language: Language) -> list[Clause]:
         if len(words(clause)) < 1:
             continue
         keep = language.find("keep", clause)
-        fine = keep or language.find("fine", clause)
+        avoid = language.find("avoid", clause)
+        fine = keep or (language.find("fine", clause) if avoid is None or avoid.start() >= 2 else None)
         if fine is not None and not language.has("negative", clause):
             found.append(Clause("keep" if keep else "fine", clause, group(fine), language))
             continue
-        avoid = language.find("avoid", clause)
         affirms = language.has("alter", clause) or language.has("create", clause)
         if avoid is not None and (not affirms or avoid.start() < 2):
             found.append(Clause("avoid", clause, group(avoid), language))

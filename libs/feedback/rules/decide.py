@@ -22,16 +22,19 @@ class Decision:
     ground: str = ""
 
 
-def decide(seen: Situation, r: Reading, repeat: Repeat, *, related: float) -> Decision:
+def decide(seen: Situation, r: Reading, repeat: Repeat, *, related: float, back: bool = False) -> Decision:
     """The verdict on the words of one next state (`seen.words` is not empty).
 
-    `related` is the share of the words' content that the request or the reply mention, 0..1.
+    `related` is the share of the words' content that the request or the reply mention, 0..1. `back`: they go back to
+    an earlier turn, which people do to correct it unless they praise it, ask, or want something made of it.
     """
     rejected = _rejection(seen, r, repeat, related)
     if rejected is not None:
         return rejected
     if seen.results.state == "failure" and not (r.accept or r.assent):
         return Decision(0)
+    if back and not (r.accept or r.questions or r.create or r.requests or r.transform or r.doubt):
+        return Decision(-1, "earlier", "goes back to an earlier turn")
     return _acceptance(seen, r, repeat, related)
 
 

@@ -41,6 +41,7 @@ CUES = (
     "create",
     "builds",
     "extend",
+    "spoils",
     "pronoun",
     "but",
     "question",

@@ -33,6 +33,12 @@ def target(question: Question, text: str, candidates: Sequence[Language]) -> int
     return question.number
 
 
+def names_earlier(question: Question, text: str, candidates: Sequence[Language]) -> bool:
+    """The words speak of an earlier turn by its place or its content."""
+    cues = ("first", "before_last", "previous", "earlier")
+    return bool(question.earlier) and any(language.has(cue, text) for language in candidates for cue in cues)
+
+
 def undone(question: Question, texts: Sequence[str], undo_at: Sequence[str]) -> int:
     """The turn whose change an undo command takes back: the one whose results name the commit, otherwise the last."""
     commits = {c for text in undo_at for c in _COMMIT.findall(text)}
