@@ -12,21 +12,16 @@ from aiohttp import web
 
 from libs.learning.engine.chat import ChatTokenizer, PromptError
 from libs.learning.engine.engine import Engine
-from libs.learning.engine.release import ReleaseRefused
+from libs.learning.engine.refused import ReleaseRefused
 from libs.learning.engine.sequence import Release, Request
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.policy.errors import ApiError, invalid
+from services.policy.names import CAPTURE_HEADER, DEFAULT_SCENARIO, RELEASE_HEADER, SCENARIO_HEADER
 from services.policy.request import Chat, parse_capture, parse_chat
 from services.policy.respond import JSON, Choice, Responder, usage_of
 from services.policy.scenarios import Scenarios
 from services.policy.worker import EngineWorker, Live
-
-RELEASE_HEADER = "x-clawback-release"
-CAPTURE_HEADER = "x-clawback-capture"
-SCENARIO_HEADER = "x-reef-scenario"
-DEFAULT_SCENARIO = "default"
-MAX_BODY_BYTES = 64 * 1024 * 1024
 
 _log = get_logger("policy.app")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -64,7 +59,7 @@ class PolicyApp:
         tokenizer: ChatTokenizer,
         engine: Engine,
         worker: EngineWorker,
-        scenarios: Scenarios,
+        scenarios: Scenarios[Release],
         stop_ids: frozenset[int],
         default_max_tokens: int,
         ready: Callable[[], bool] = lambda: True,

@@ -13,6 +13,15 @@ from libs.streams.config import ServiceSettings
 class PolicySettings(ServiceSettings):
     home: Path = Field(default=Path(".clawback"), description="local state: the model lies in <home>/models")
 
+    policy_engine: Literal["builtin", "vllm", "sglang"] = Field(
+        default="builtin", description="vllm, sglang: stand before such a server, name the release of each request"
+    )
+    policy_engine_url: str = Field(default="http://127.0.0.1:8000", description="root of the vLLM or SGLang server")
+    policy_engine_api_key: str | None = Field(default=None, repr=False)
+    policy_engine_paths: str = Field(default="", description="HERE=THERE: where the engine sees the checkpoints")
+    policy_engine_max_adapters: int = Field(default=8, ge=1, description="adapters loaded at once")
+    policy_engine_timeout_seconds: float = Field(default=600.0, gt=0, description="longest silence of the engine")
+
     policy_model: Path | None = Field(default=None, description="model directory; <home>/models/smollm2-135m-instruct")
     policy_model_name: str = Field(default="", description="as /v1/models lists it; the directory's name when empty")
     policy_device: str = "cpu"

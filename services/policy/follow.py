@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 from libs.contracts import PolicyRelease, decode, policy_releases
 from libs.errors import ContractError, RetryError
@@ -28,7 +29,7 @@ class ReleaseFollower:
     def __init__(
         self,
         settings: ServiceSettings,
-        scenarios: Scenarios,
+        scenarios: Scenarios[Any],
         *,
         topic: str = policy_releases.TOPIC,
         retry_seconds: float = 30.0,

@@ -20,6 +20,11 @@ def main() -> int:
         print(f"policy: {error}", file=sys.stderr)
         return 1
     from libs.streams.service import run
+
+    if settings.policy_engine != "builtin":
+        from services.policy.external.serve import serve_external
+
+        return run("policy", settings, lambda stop: serve_external(settings, stop))
     from services.policy.server import serve
 
     return run("policy", settings, lambda stop: serve(settings, stop))

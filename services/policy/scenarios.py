@@ -9,36 +9,58 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from libs.contracts import BASE_RELEASE, Adapter
 from libs.contracts.policy_releases import release_number
-from libs.learning.engine.release import Loaded, ReleaseRefused
-from libs.learning.engine.sequence import Release
+from libs.learning.engine.refused import ReleaseRefused
 from libs.learning.releases import Chain
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 
 _log = get_logger("policy.scenarios")
 
-Load = Callable[[str, Adapter], Loaded]
+
+class Named(Protocol):
+    """Anything that serves under a release id: weights in this process, or an adapter's name in another engine."""
+
+    @property
+    def release_id(self) -> str: ...
 
 
-class Scenarios:
-    """Belongs to the event loop's thread; `load` runs in a thread pool, one at a time."""
+T = TypeVar("T", bound=Named)
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[T]):
+    """A release that can serve now, and what it counts against the budget."""
+
+    release: T
+    bytes_held: int
+
+
+Load = Callable[[str, Adapter], Awaitable[Held[T]]]  # raises ReleaseRefused
+
+
+class Scenarios(Generic[T]):
+    """Belongs to the event loop's thread; releases are loaded one at a time."""
 
     def __init__(
         self,
-        base: Release,
-        load: Load,
+        base: T,
+        load: Load[T],
         *,
         budget_bytes: int,
-        on_change: Callable[[Iterable[Release]], None] = lambda serving: None,
+        on_change: Callable[[Iterable[T]], None] = lambda serving: None,
+        load_base: Callable[[str], Awaitable[Held[T]]] | None = None,
     ) -> None:
-        self._base, self._load = base, load
+        """`load_base` is for engines in which a scenario may have replaced the base, to be put back."""
+        self._base, self._load, self._load_base = base, load, load_base
         self._budget, self._on_change = budget_bytes, on_change
         self._chains: dict[str, Chain] = {}
-        self._resident: OrderedDict[str, Loaded] = OrderedDict()  # least recently used first
+        self._resident: OrderedDict[str, Held[T]] = OrderedDict()  # least recently used first
         self._lock = asyncio.Lock()
 
     def serving(self) -> dict[str, str]:
@@ -50,7 +72,7 @@ class Scenarios:
         """Scenarios in memory that serve another release than their chain says."""
         return [n for n, held in self._resident.items() if held.release.release_id != self._chains[n].serving]
 
-    async def acquire(self, scenario: str) -> Release:
+    async def acquire(self, scenario: str) -> T:
         """The release for one new request; a parked one is read from disk first. Raises ReleaseRefused."""
         chain = self._chains.get(scenario)
         if chain is None:
@@ -90,7 +112,8 @@ class Scenarios:
         candidates = [chain.serving] if present is not None else chain.lineage()
         for release_id in candidates:
             if release_id == BASE_RELEASE:
-                self._set(scenario, Loaded(self._base, 0))
+                back = await self._load_base(scenario) if self._load_base else Held(self._base, 0)
+                self._set(scenario, back)
                 return chain.serving == BASE_RELEASE
             if release_id in chain.releases and (loaded := await self._try(scenario, chain, release_id)):
                 self._set(scenario, loaded)
@@ -98,10 +121,10 @@ class Scenarios:
         self._note(scenario)
         return False
 
-    async def _try(self, scenario: str, chain: Chain, release_id: str) -> Loaded | None:
+    async def _try(self, scenario: str, chain: Chain, release_id: str) -> Held[T] | None:
         started = time.perf_counter()
         try:
-            loaded = await asyncio.to_thread(self._load, release_id, chain.releases[release_id].weights)
+            loaded = await self._load(release_id, chain.releases[release_id].weights)
         except ReleaseRefused as error:
             metrics.POLICY_REFUSED.labels(scenario, error.reason).inc()
             _log.error("release refused", scenario=scenario, release=release_id, reason=error.reason, error=str(error))
@@ -109,7 +132,7 @@ class Scenarios:
         metrics.POLICY_RELOAD_SECONDS.observe(time.perf_counter() - started)
         return loaded
 
-    def _set(self, scenario: str, loaded: Loaded) -> None:
+    def _set(self, scenario: str, loaded: Held[T]) -> None:
         self._resident[scenario] = loaded
         self._resident.move_to_end(scenario)
         while sum(held.bytes_held for held in self._resident.values()) > self._budget and len(self._resident) > 1:

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from aiohttp import web
 
+from libs.contracts import Adapter
 from libs.errors import StopError
 from libs.learning.engine.chat import ChatTokenizer
 from libs.learning.engine.decoder import Decoder
@@ -19,10 +20,11 @@ from libs.learning.engine.sequence import Release
 from libs.learning.engine.weights import Weights, load_weights
 from libs.streams.http import health_routes, listening
 from libs.telemetry.logs import get_logger
-from services.policy.app import MAX_BODY_BYTES, PolicyApp
+from services.policy.app import PolicyApp
 from services.policy.config import PolicySettings
 from services.policy.follow import ReleaseFollower
-from services.policy.scenarios import Scenarios
+from services.policy.names import MAX_BODY_BYTES
+from services.policy.scenarios import Held, Scenarios
 from services.policy.worker import EngineWorker
 
 _log = get_logger("policy.server")
@@ -49,6 +51,12 @@ def read_model(settings: PolicySettings) -> Model:
     return Model(weights, ChatTokenizer(settings.model_path))
 
 
+async def load_weights_of(base: Decoder, release_id: str, adapter: Adapter) -> Held[Release]:
+    """Read a release's weights in a thread, so that requests go on being answered. Raises ReleaseRefused."""
+    loaded = await asyncio.to_thread(load_release, release_id, adapter, base)
+    return Held(loaded.release, loaded.bytes_held)
+
+
 def limits(settings: PolicySettings) -> Limits:
     return Limits(
         max_batch=settings.policy_max_batch,
@@ -66,7 +74,7 @@ async def serve(settings: PolicySettings, stop: asyncio.Event) -> None:
     decoder = Decoder(model.weights)
     scenarios = Scenarios(
         Release("base", decoder),
-        partial(load_release, base=decoder),
+        partial(load_weights_of, decoder),
         budget_bytes=settings.policy_resident_megabytes * 1_000_000,
         on_change=worker.forget_releases,
     )

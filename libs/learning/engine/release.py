@@ -13,12 +13,9 @@ from libs.contracts import Adapter
 from libs.errors import ClawbackError
 from libs.learning.engine.decoder import Decoder
 from libs.learning.engine.lora import load_lora
+from libs.learning.engine.refused import ReleaseRefused
 from libs.learning.engine.sequence import Release
 from libs.learning.engine.weights import Weights, load_weights, weight_files
-
-
-class ReleaseRefused(ClawbackError):
-    """The release must not serve: files missing, changed or unfit. `reason` is a metric label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def _bytes(weights: Weights) -> int:
 @contextmanager
 def _local(uri: str) -> Iterator[Path]:
     """The release's directory on this machine; a remote one (s3://, gs://, ...) is fetched and removed again."""
-    import fsspec  # type: ignore[import-untyped]
+    import fsspec
 
     system, path = fsspec.core.url_to_fs(uri)
     if "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)):

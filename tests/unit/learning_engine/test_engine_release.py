@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from libs.contracts import Adapter
 from libs.learning.engine.decoder import Decoder
-from libs.learning.engine.release import ReleaseRefused, full_digest, load_release
+from libs.learning.engine.refused import ReleaseRefused
+from libs.learning.engine.release import full_digest, load_release
 from libs.learning.engine.weights import load_weights, weight_files
 from tests.tiny_model import write_model
 from tests.unit.learning_engine.support import digest, write_adapter

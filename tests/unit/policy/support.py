@@ -14,11 +14,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from libs.learning.engine.chat import ChatTokenizer
 from libs.learning.engine.decoder import Decoder
 from libs.learning.engine.engine import Engine, Limits
-from libs.learning.engine.release import load_release
 from libs.learning.engine.sequence import Release
 from libs.learning.engine.weights import load_weights
 from services.policy.app import PolicyApp
 from services.policy.scenarios import Scenarios
+from services.policy.server import load_weights_of
 from services.policy.worker import EngineWorker
 
 CHAT = "/v1/chat/completions"
@@ -35,7 +35,7 @@ class Running:
         decoder = Decoder(weights)
         self.scenarios = Scenarios(
             Release("base", decoder),
-            partial(load_release, base=decoder),
+            partial(load_weights_of, decoder),
             budget_bytes=budget_bytes,
             on_change=self.worker.forget_releases,
         )

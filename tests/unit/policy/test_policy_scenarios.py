@@ -11,12 +11,12 @@ import pytest
 
 from libs.contracts import Adapter, PolicyRelease
 from libs.learning.engine.decoder import Decoder
-from libs.learning.engine.release import Loaded, load_release
 from libs.learning.engine.sequence import Release
 from libs.learning.engine.weights import load_weights
 from libs.learning.releases import Chain, fold
 from libs.telemetry import metrics
-from services.policy.scenarios import Scenarios
+from services.policy.scenarios import Held, Scenarios
+from services.policy.server import load_weights_of
 from tests.unit.learning_engine.support import write_adapter
 
 
@@ -34,12 +34,12 @@ class Disk:
     """Loads from disk and notes what was asked for."""
 
     def __init__(self, base: Release) -> None:
-        self._load = partial(load_release, base=base.decoder)
+        self._load = partial(load_weights_of, base.decoder)
         self.loaded: list[str] = []
 
-    def __call__(self, release_id: str, adapter: Adapter) -> Loaded:
+    async def __call__(self, release_id: str, adapter: Adapter) -> Held[Release]:
         self.loaded.append(release_id)
-        return self._load(release_id, adapter)
+        return await self._load(release_id, adapter)
 
 
 def chain_of(scenario: str, *steps: tuple[str, Adapter]) -> Chain:
@@ -127,7 +127,7 @@ async def test_least_recently_used_releases_are_parked_and_come_back_when_asked_
     base: Release, adapter: Adapter
 ) -> None:
     disk = Disk(base)
-    size = disk("probe", adapter).bytes_held
+    size = (await disk("probe", adapter)).bytes_held
     disk.loaded.clear()
     scenarios = Scenarios(base, disk, budget_bytes=2 * size)
     for name in ("a", "b"):
