@@ -268,6 +268,31 @@ async def test_status_tap_and_trace_read_the_running_system(
     assert "no topic names nowhere" in missing.output
 
 
+async def test_doctor_examines_the_running_system(
+    monitor: Monitor, send: Any, suffix_env: dict[str, str], monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    from libs.cli.commands import doctor
+
+    await monitor.ready()
+    now = time.time()
+    await send(
+        [r for i in range(6) for r in Talk(f"t{i}", ["title?"], now - 60, "aside", classes={0: "side"}).records()]
+    )
+    await monitor.holds_exchanges(6)
+    monkeypatch.setenv("CLAWBACK_MONITOR_URL", monitor.url)
+    monkeypatch.setenv("CLAWBACK_JUDGE_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("CLAWBACK_MATCHER_URL", monitor.url)  # a service that answers /readyz and /metrics
+    told = await _to_thread(doctor.command, "--json")
+    found = {f["cause"]: f for f in json.loads(told.stdout)}
+    assert told.exit_code == 1, "something stops all signal"
+    assert set(found) == {"side_calls_only", "service_down"}
+    assert found["side_calls_only"]["figure"] == "6 side calls, 0 main turns"
+    assert "judge" in found["service_down"]["says"]
+    page = (await _to_thread(doctor.command)).stdout
+    assert page.startswith("match rate -  signal rate -")
+    assert "STOPS ALL SIGNAL  aside:" in page
+
+
 async def _to_thread(command: Any, *args: str) -> Any:
     import asyncio
 
