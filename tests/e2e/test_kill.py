@@ -1,4 +1,7 @@
-"""kill -9 of each service in the middle of the stream: after the restart no turn is lost and none is trained twice."""
+"""kill -9 of each service in the middle of the stream: after the restart no turn is lost and none is trained twice.
+
+The model is a small random one: delivery does not depend on what is said, and each kill costs a restart, not minutes.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ from libs.contracts import TrafficRaw, TurnMatched
 from tests.e2e.conftest import Starter
 from tests.e2e.test_loop import client_of, read
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 SCENARIO = "killed"
-BATCH = 6
+BATCH = 4
 WORKERS = 3
 TOKENS = 6
 BEFORE_KILL = 2  # exchanges that are acknowledged before each kill
-DURING_KILL = 4  # further ones that are sent while the service is away; bounded, so that the trainer can keep up
+DURING_KILL = 6  # further ones that are sent while the service is away; bounded, so that the trainer can keep up
 RETRY_SECONDS = 0.3
 
 
@@ -145,9 +148,9 @@ async def drive(home: Path, gateway: str, bootstrap: str, raw: Path) -> tuple[Tr
         return traffic, watch.facts
 
 
-def test_no_turn_is_lost_and_none_trained_twice(start: Starter, tmp_path: Path) -> None:
+def test_no_turn_is_lost_and_none_trained_twice(start_small: Starter, tmp_path: Path) -> None:
     raw = tmp_path / "raw"
-    with start({"CLAWBACK_BATCHER_BATCH_SIZE": str(BATCH)}) as stack:
+    with start_small({"CLAWBACK_BATCHER_BATCH_SIZE": str(BATCH)}) as stack:
         home = Path(stack.home)
         traffic, facts = asyncio.run(drive(home, stack.gateway_url, stack.kafka_bootstrap_servers, raw))
         now = state.read(home)
