@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import unicodedata
+from functools import lru_cache
 from typing import Any
 
+from libs.feedback.characters import visible
 from libs.feedback.judge import Question
 
 SYSTEM = """\
@@ -91,13 +92,18 @@ def render(question: Question, *, max_chars: int, index: int = 0) -> tuple[list[
 
     `max_chars` bounds the conversation: half for the next state, a quarter each for the reply and the earlier turns.
     """
-    lines = "\n".join(json.dumps(line, ensure_ascii=False) for line in _lines(question, max_chars))
+    lines = _block(question, max_chars)
     nonce = hashlib.sha256(f"{index}\n{lines}".encode()).hexdigest()[:16]
     number = question.number
     return [
         {"role": "system", "content": SYSTEM.format(nonce=nonce, number=number)},
         {"role": "user", "content": USER.format(nonce=nonce, number=number, lines=lines)},
     ], nonce
+
+
+@lru_cache(maxsize=256)  # the votes on one question share it
+def _block(question: Question, max_chars: int) -> str:
+    return "\n".join(json.dumps(line, ensure_ascii=False) for line in _lines(question, max_chars))
 
 
 def _lines(question: Question, max_chars: int) -> list[dict[str, Any]]:
@@ -117,7 +123,7 @@ def _lines(question: Question, max_chars: int) -> list[dict[str, Any]]:
 
 def _data(text: str, max_chars: int) -> str:
     """Text as data: no invisible characters, no template markers, both ends kept when it is too long."""
-    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co"})
+    text = visible(text)
     if len(text) > max_chars:
         half = max_chars // 2
         text = f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:]}"

@@ -96,7 +96,7 @@ def is_settled(ballots: Sequence[Ballot], question: Question, left: int) -> bool
             [*hinted, *[False] * left]
         ):
             return False
-    # A turn that nobody has named yet has as many votes of 0 as there are valid ballots: it is settled along with these.
+    # A turn that nobody has named yet has a vote of 0 from every valid ballot: it is settled along with these.
     return True
 
 

@@ -15,6 +15,8 @@ import time
 import uuid
 from pathlib import Path
 
+import psutil
+
 from deploy.local import broker as local_broker
 from deploy.local import redis as local_redis
 from deploy.local.process import free_port, spawn
@@ -22,7 +24,7 @@ from deploy.local.stack import ROOT
 from libs.contracts import Message, TurnMatched, encode
 from libs.streams.config import ServiceSettings
 from libs.streams.types import Output
-from tests.integration.judge.service import environment, judges, prm_environment, start
+from tests.integration.judge.service import JudgeProcess, environment, judges, prm_environment, start
 from tests.integration.streams.worlds import KafkaWorld
 from tests.unit.feedback.make import earlier, matched
 
@@ -43,8 +45,8 @@ def turns(count: int) -> list[TurnMatched]:
     ]  # fmt: skip
 
 
-async def measure(kind: str, count: int, home: Path) -> float:
-    """Turns a second with the judge of this kind."""
+async def measure(kind: str, count: int, home: Path) -> tuple[float, float]:
+    """Turns a second with the judge of this kind, and CPU milliseconds of the judge process a turn."""
     broker, bootstrap = local_broker.start(home / "broker.log")
     redis, redis_url = local_redis.start(home / "redis.log")
     port = free_port()
@@ -62,26 +64,32 @@ async def measure(kind: str, count: int, home: Path) -> float:
         own = environment(env, redis_url, unique)
         own |= prm_environment(f"http://127.0.0.1:{port}/v1") if kind == "prm" else {}
         with judges(home, own) as running:
-            return await _rate(start(home, own, running).metric, count)
+            return await _rate(start(home, own, running), count)
     finally:
         prm.stop(5.0)
         broker.stop(5.0)
         redis.stop(5.0)
 
 
-async def _rate(metric: object, count: int) -> float:
-    began, first = 0.0, 0.0
+def _cpu_seconds(judge: JudgeProcess) -> float:
+    times = psutil.Process(judge.process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+async def _rate(judge: JudgeProcess, count: int) -> tuple[float, float]:
+    began, first, cpu, done = 0.0, 0.0, 0.0, 0.0
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         try:
-            done = await asyncio.to_thread(metric, "clawback_judged_turns_total")  # type: ignore[arg-type]
+            done = await asyncio.to_thread(judge.metric, "clawback_judged_turns_total")
         except OSError:
             done = 0.0
         if not began and done >= _WARM:
-            began, first = time.monotonic(), done
+            began, first, cpu = time.monotonic(), done, _cpu_seconds(judge)
         if done >= count:
-            return float((done - first) / (time.monotonic() - began))
-        await asyncio.sleep(0.05)
+            turns = done - first
+            return turns / (time.monotonic() - began), (_cpu_seconds(judge) - cpu) / turns * 1000
+        await asyncio.sleep(0.1)
     raise TimeoutError(f"{done:.0f} of {count} turns judged in time")
 
 
@@ -90,9 +98,10 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=6000)
     args = parser.parse_args()
     figures = {}
-    for kind, name in (("prm", "judge_turns_per_second"), ("rules", "judge_rules_turns_per_second")):
+    for kind, name in (("prm", "judge"), ("rules", "judge_rules")):
         with tempfile.TemporaryDirectory() as folder:
-            figures[name] = round(asyncio.run(measure(kind, args.turns, Path(folder))), 1)
+            rate, cpu = asyncio.run(measure(kind, args.turns, Path(folder)))
+        figures |= {f"{name}_turns_per_second": round(rate, 1), f"{name}_cpu_ms_per_turn": round(cpu, 3)}
     path = ROOT / "runs" / "bench-judge.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(figures, indent=2) + "\n")

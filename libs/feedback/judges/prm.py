@@ -7,9 +7,10 @@ turn itself.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from libs.feedback.answers import read_completion
 from libs.feedback.judge import Ballot, Question
@@ -54,7 +55,7 @@ class PrmJudge:
         """One call, repeated only when the server names a parameter that it does not take."""
         messages, nonce = render(question, max_chars=self.max_prompt_chars, index=index)
         for _ in range(len(_OPTIONAL) + 1):
-            body = json.dumps(self._request(messages, index)).encode()
+            body = msgspec.json.encode(self._request(messages, index))
             try:
                 status, answer = await self.transport.post(body, self.call_timeout_seconds)
             except TransportFailure as failure:

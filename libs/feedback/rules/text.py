@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from libs.contracts import Message
+from libs.feedback.characters import visible
 
 _QUOTES = str.maketrans(
     {"’": "'", "‘": "'", "“": '"', "”": '"', "„": '"', "ё": "е", "Ё": "Е", "…": ".", "—": "-", "–": "-"}
@@ -53,7 +54,7 @@ def plain(text: str) -> str:
     """NFKC, straight quotes, е for ё, invisible characters removed, spaces folded (line ends kept)."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(_QUOTES)
-    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cf", "Co", "Cs"})
+    text = visible(text)
     return re.sub(r"[ \t]+", " ", re.sub(r"\s*\n\s*", "\n", text)).strip()
 
 
