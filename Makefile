@@ -38,10 +38,10 @@ experiment: setup ## all arms and seeds of the homework experiment; resumes (ARG
 	@$(RUN) -m experiments.homework.study $(ARGS)
 
 chaos: setup ## kill services at random under traffic; runs/chaos.json
-	@$(RUN) -m tests.chaos $(ARGS)
+	@$(RUN) -m tests.bench.chaos $(ARGS)
 
 load: setup ## traffic at the rate of many people; runs/load.json
-	@$(RUN) -m tests.load $(ARGS)
+	@$(RUN) -m tests.bench.load $(ARGS)
 
 clean: ## remove the environment and local state; runs/ stays
 	rm -rf $(VENV) .clawback
