@@ -161,7 +161,7 @@ def images_dropped(rows: Rows) -> Rows:
         last = items[-1]
         if edits.kind(last) == "user" and isinstance(last.get("content"), str):
             last = {**last, "content": [{"type": "text", "text": last["content"]}, picture]}
-        return items[:-1] + [last]
+        return [*items[:-1], last]
 
     return each_request(rows, change)
 
@@ -215,7 +215,7 @@ def newest_stamped(rows: Rows) -> Rows:
             return items
         after = "\n\nReply in the format that was agreed on at the start, with whole files."
         stamp = "[Sun 2026-11-29 13:35 UTC] "
-        return items[:-1] + [edits.map_text(items[-1], lambda t: stamp + t + after)]
+        return [*items[:-1], edits.map_text(items[-1], lambda t: stamp + t + after)]
 
     return each_request(rows, change)
 
