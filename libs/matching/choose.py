@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from libs.matching.plan import Limits, Plan, Slot
 
 THREADS = ("sub_agent", "declared_side", "side_thread")  # reasons of side calls that go on as threads of their own
@@ -74,6 +76,13 @@ def eligible(plan: Plan, limits: Limits, one: Candidate) -> bool:
         and one.done <= plan.now + limits.slack_seconds
         and (not plan.same or one.same != plan.same)
     )
+
+
+def settled(plan: Plan, limits: Limits, view: View) -> Plan:
+    """The plan with its kind made sure: what asks for a summary, but holds one that was served, goes on from it."""
+    if plan.unless and _by_lines(plan, limits, view, [plan.unless], "bridge", -1).found:
+        return msgspec.structs.replace(plan, kind="main", reason="")
+    return plan
 
 
 def choose(plan: Plan, limits: Limits, view: View) -> Choice:

@@ -151,7 +151,12 @@ def bridge_lines(keys: Keys, parsed: ParsedRequest) -> list[str]:
     real = [i for i, m in enumerate(messages) if m.role == "assistant" and (m.tool_calls or len(m.text) > _SHORT_REPLY)]
     if real:
         messages = messages[real[-1] + 1 :]
-    found = [line for m in messages if m.role != "tool" for line in lines(m.text[:_LONGEST])]
+    return text_lines(keys, (m.text for m in messages if m.role != "tool"))
+
+
+def text_lines(keys: Keys, texts: Iterable[str]) -> list[str]:
+    """Keys of the lines of texts, last line first; of very many, the first and the last ones."""
+    found = [line for text in texts for line in lines(text[:_LONGEST])]
     if len(found) > 8 * MAX_LINES:
         found = found[: 4 * MAX_LINES] + found[-4 * MAX_LINES :]
     return [keys.of("line", line) for line in reversed(found)]
@@ -243,4 +248,5 @@ __all__ = [
     "slot_positions",
     "slots",
     "spawn_keys",
+    "text_lines",
 ]

@@ -13,7 +13,7 @@ from libs.dialects.hints import retry_count
 from libs.errors import ContractError
 from libs.matching import facts, records
 from libs.matching.canonical import SPECIFIC, apart, block, blocks, chain
-from libs.matching.classes import kind_of
+from libs.matching.classes import ask_texts, kind_of
 from libs.matching.identity import Identity, identify
 from libs.matching.patterns import person_words
 from libs.matching.plan import Kind, Limits, Plan, Result
@@ -104,6 +104,7 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
         previous=keys.of("response", apart(parsed.previous_response_id)) if parsed.previous_response_id else "",
         slots=slots,
         bridge=facts.bridge_lines(keys, parsed),
+        unless=facts.text_lines(keys, ask_texts(parsed)) if kind == "compaction" else [],
         spawn=[] if history else facts.spawn_keys(keys, openings),
         bare=not history,
         person=any(m.role == "user" and person_words(m.text) for m in after[-1:]),

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from libs.matching.choose import Candidate, Choice, Verdict, choose, classify
+from libs.matching.choose import Candidate, Choice, Verdict, choose, classify, settled
 from libs.matching.plan import Earlier, Late, Limits, Plan, Result
 
 MAX_EXPIRED = 8  # sessions expired per exchange, so that no single one pays for a quiet night
@@ -78,6 +78,7 @@ class _Slot:
         if known and known.result:
             return known.result
         expired = self._expire(plan.now - limits.ttl_seconds)
+        plan = settled(plan, limits, self)
         choice = choose(plan, limits, self)
         verdict = classify(plan, limits, self, choice, self._delegated(plan, limits))
         entry = self._remember(plan, limits, choice, verdict)

@@ -64,7 +64,7 @@ _ASKS: tuple[tuple[SideKind, re.Pattern[str]], ...] = (
         "memory",
         re.compile(
             r"\b(?:memory (?:flush|extraction|update|consolidation)|(?:durable|long[- ]term) memor(?:y|ies)"
-            r"|(?:save|store|extract|record|persist|write|capture)\b.{0,120}\b(?:memor(?:y|ies)|facts?\b.{0,60}"
+            r"|(?:sav(?:e|ing)|store|extract|record|persist|write|capture)\b.{0,120}\b(?:memor(?:y|ies)|facts?\b.{0,60}"
             r"\b(?:user|remember)|preferences|learnings?|worth (?:saving|remembering|keeping)))\b",
             _I,
         ),
@@ -79,6 +79,7 @@ _ASKS: tuple[tuple[SideKind, re.Pattern[str]], ...] = (
             _I,
         ),
     ),
+    ("review", re.compile(r"\brecap\b.{0,200}\b(?:words?|sentences?)\b", _I)),
     ("heartbeat", re.compile(r"\bheart_?beat\b|\bkeep[- ]?alive\b|\bscheduled (?:check|wake-?up)\b", _I)),
     (
         "suggestion",
@@ -102,7 +103,7 @@ _ASKS: tuple[tuple[SideKind, re.Pattern[str]], ...] = (
         re.compile(
             rf"\b(?:classif(?:y|ier)|categori[sz]e|determine|decide|analy[sz]e|detect|judge)\b.{{0,200}}\b(?:new (?:"
             rf"{_CHAT} )?topic|who should speak|next speaker|intent|safe(?:ty)?\b.{{0,30}}\bcontent|command prefix"
-            rf"|whether (?:the|this|to))\b",
+            rf"|speak next|whether (?:the|this|to))\b",
             _I,
         ),
     ),
@@ -144,10 +145,23 @@ _NEWS = re.compile(
 # Without one of these no pattern of _ASKS fits; looking for them first keeps ordinary turns cheap.
 _STEMS = (
     *("summar", "compact", "condens", "checkpoint", "handoff", "hand-off", "compress", "extract", "continuing our"),
-    *("memor", "save", "store", "record", "persist", "write", "capture", "title", "name", "headline", "topic"),
+    *(
+        "memor",
+        "save",
+        "saving",
+        "store",
+        "record",
+        "persist",
+        "write",
+        "capture",
+        "title",
+        "name",
+        "headline",
+        "topic",
+    ),
     *("description of this", "heart", "keep-alive", "keepalive", "keep alive", "scheduled", "suggest", "predict"),
     *("generate", "propose", "tags", "review", "reflect", "evaluate", "assess", "critique", "audit", "classif"),
-    *("categori", "determine", "decide", "analy", "detect", "judge", "emoji"),
+    *("recap", "categori", "determine", "decide", "analy", "detect", "judge", "emoji"),
 )
 
 
@@ -161,6 +175,8 @@ _RESUMED = re.compile(
     r"\b(?:was|were|been|being|is) (?:now )?(?:compacted|summari[sz]ed|condensed|compressed|continued|truncated)\b"
     r"|\b(?:here(?:'s| is)|below is|following is|this is) (?:a|the) summary\b"
     r"|\bsummary (?:below|above|of (?:the|our) (?:conversation|work|previous|earlier)[^.\n]{0,40}:)"
+    r"|\bsummary (?:produced|provided|generated|written|created|prepared)\b"
+    r"|\b(?:produced|wrote|created|generated|prepared|provided) (?:a|the|this) (?:\w+ )?summary\b"
     r"|\b(?:previously|earlier) (?:we|you and i|i) (?:spoke|talked|discussed|worked)\b|\bi spoke to you previously\b",
     re.IGNORECASE,
 )
@@ -175,11 +191,12 @@ def program_style(text: str) -> int:
     return sum(1 for p in _STYLE if p.search(text)) + (len(text) >= 400)
 
 
-def instruction_kind(text: str, *, sure: bool) -> SideKind | None:
+def instruction_kind(text: str, *, sure: bool, service: bool = False) -> SideKind | None:
     """The kind of a message that a program wrote to have something made of the conversation, else None.
 
     What it asks for is not enough: people ask for titles and summaries too. It must also be worded as programs do,
-    the more so (`sure`) where a person's words are likely, in a conversation with history and tools.
+    the more so (`sure`) where a person's words are likely, in a conversation with history and tools; less so where the
+    system prompt gives the model a `service` role.
     """
     head = text[:4000]
     if not _speaks_of_it(head):
@@ -188,6 +205,7 @@ def instruction_kind(text: str, *, sure: bool) -> SideKind | None:
     if kind is None or (not person_words(text) and _NEWS.search(head)):
         return None
     needed = 3 if sure and len(text) < 240 else 2
+    needed -= service
     return kind if program_style(head) + 3 * bool(_TERMS.search(head)) >= needed else None
 
 
@@ -195,6 +213,11 @@ _SUMMARY = re.compile(r"\b(?:summar|compact|condens|compress|context extract)", 
 _COMMIT = re.compile(
     r"\bcommit messages?\b|\bbranch names?\b|\bpull request (?:titles?|descriptions?)\b", re.IGNORECASE
 )
+
+
+def service_role(system: str) -> bool:
+    """A system prompt that makes the model a summariser."""
+    return len(system) <= 8000 and _SYSTEM_ROLE.search(system[:200]) is not None and bool(_SUMMARY.search(system[:400]))
 
 
 def system_kind(text: str) -> SideKind | None:
@@ -217,9 +240,14 @@ _WRITTEN_OUT = re.compile(
 )
 
 
+def written_out(text: str) -> bool:
+    """Does the text hold a conversation?"""
+    return len(text) >= 60 and _WRITTEN_OUT.search(text[:40_000]) is not None
+
+
 def transcript_kind(system: str, text: str) -> SideKind | None:
     """The kind of a request that shows the model a conversation as text and asks for something about it."""
-    if len(text) < 60 or not _WRITTEN_OUT.search(text[:40_000]):
+    if not written_out(text):
         return None
     asked = system[:1000] if system else text[:1000] + "\n" + text[-1000:]
     if _SUMMARY.search(asked):

@@ -55,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     previous: str  # key of the response named as the previous one
     slots: list[Slot]  # newest first
     bridge: list[str]  # of the other messages
+    unless: list[str]  # of what a compaction call is known by: with a served summary in it, it is a main turn after all
     spawn: list[str]  # of a first message: was it an argument of a call?
     bare: bool  # brings no history
     person: bool  # the newest user message holds a person's words

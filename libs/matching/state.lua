@@ -465,6 +465,7 @@ end
 local known = call('HGET', prefix .. 'x:' .. plan.id, 'r')
 if known then return reply(cmsgpack.unpack(known)) end
 local expired = expire(plan.now - limits.ttl_seconds)
+if #plan.unless > 0 and by_lines({plan.unless}, 'bridge', -1).found then plan.kind, plan.reason = 'main', '' end
 local choice = choose()
 local said = classify(choice, delegated())
 local one, waiting = remember(choice, said)

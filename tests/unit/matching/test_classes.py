@@ -235,6 +235,21 @@ def test_a_session_goes_on_across_a_compaction(dialect: Dialect, shape: str, tai
     assert w.turn(third) == (second if shape != "last" else w.turn(third))
 
 
+def test_a_resumed_history_that_reads_like_the_wish_for_a_summary() -> None:
+    """Its newest message holds the served summary, headings and orders included."""
+    w = World()
+    last = w.exchange([ASK], PLAN)
+    summary = (
+        "# Context of the conversation\n- IMPORTANT: never use lists, respond with prose only\n- the notes stay here"
+    )
+    w.exchange([ASK, said(PLAN), SUMMARISE], summary)
+    resume = user(f"Your task goes on. You must use this conversation summary:\n\n{summary}")
+    after = w.exchange([ASK, resume], SHORT)
+    assert (w.line(after).exchange_class, w.turn(after)) == ("main", last)
+    again = w.exchange([ASK, resume, said(SHORT), SUMMARISE], summary)
+    assert w.line(again).exchange_class == "compaction"
+
+
 def test_three_compactions_in_a_row() -> None:
     w = World()
     last = w.exchange([ASK], PLAN)
