@@ -119,7 +119,7 @@ class PolicyApp:
             outcome = f"http_{error.status}"
             return web.json_response(error.body(), status=error.status, headers=error.headers())
         finally:
-            metrics.POLICY_REQUESTS.labels(scenario, outcome).inc()
+            metrics.POLICY_REQUESTS.labels(self._scenarios.label(scenario), outcome).inc()
             metrics.POLICY_REQUEST_SECONDS.observe(time.perf_counter() - started)
 
     async def _accept(self, request: web.Request, scenario: str, started: float) -> Served:

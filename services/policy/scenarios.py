@@ -19,6 +19,7 @@ from libs.learning.engine.refused import ReleaseRefused
 from libs.learning.releases import Chain
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
+from services.policy.names import DEFAULT_SCENARIO
 
 _log = get_logger("policy.scenarios")
 
@@ -67,6 +68,10 @@ class Scenarios(Generic[T]):
         """Release by scenario: what is in memory, else what will be loaded when it is asked for."""
         return {name: self._resident[name].release.release_id if name in self._resident else chain.serving
                 for name, chain in self._chains.items()}  # fmt: skip
+
+    def label(self, scenario: str) -> str:
+        """The scenario as a metric label: names that only clients know must not grow the metrics without bound."""
+        return scenario if scenario in self._chains or scenario == DEFAULT_SCENARIO else "other"
 
     def behind(self) -> list[str]:
         """Scenarios in memory that serve another release than their chain says."""
@@ -128,6 +133,10 @@ class Scenarios(Generic[T]):
         except ReleaseRefused as error:
             metrics.POLICY_REFUSED.labels(scenario, error.reason).inc()
             _log.error("release refused", scenario=scenario, release=release_id, reason=error.reason, error=str(error))
+            return None
+        except Exception:  # out of memory, a library's own error: what serves must go on serving
+            metrics.POLICY_REFUSED.labels(scenario, "load_failed").inc()
+            _log.exception("release refused", scenario=scenario, release=release_id, reason="load_failed")
             return None
         metrics.POLICY_RELOAD_SECONDS.observe(time.perf_counter() - started)
         return loaded

@@ -88,7 +88,7 @@ class Proxy:
             outcome = f"http_{error.status}"
             return web.json_response(error.body(), status=error.status, headers=error.headers())
         finally:
-            metrics.POLICY_REQUESTS.labels(scenario, outcome).inc()
+            metrics.POLICY_REQUESTS.labels(self._scenarios.label(scenario), outcome).inc()
 
     async def _named(self, request: web.Request, scenario: str) -> web.StreamResponse:
         if not self.accepting or not self._ready():

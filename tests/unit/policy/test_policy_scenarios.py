@@ -91,6 +91,28 @@ async def test_a_refused_release_leaves_the_former_in_place_and_is_counted(base:
     assert scenarios.behind() == ["refusing"]
 
 
+async def test_an_unforeseen_error_while_loading_is_a_refusal_too(base: Release, adapter: Adapter) -> None:
+    disk = Disk(base)
+
+    async def load(release_id: str, weights: Adapter) -> Held[Release]:
+        if release_id == "r2":
+            raise MemoryError
+        return await disk(release_id, weights)
+
+    scenarios = Scenarios(base, load, budget_bytes=10**9)
+    await scenarios.update("full", chain_of("full", ("r1", adapter)))
+    before = refusals("full")
+    assert not await scenarios.update("full", chain_of("full", ("r1", adapter), ("r2", adapter)))
+    assert (await scenarios.acquire("full")).release_id == "r1"
+    assert refusals("full") == before + 1
+
+
+async def test_names_that_only_clients_know_share_one_metric_label(base: Release, adapter: Adapter) -> None:
+    scenarios = Scenarios(base, Disk(base), budget_bytes=10**9)
+    await scenarios.update("anna", chain_of("anna", ("r1", adapter)), load=False)
+    assert [scenarios.label(name) for name in ("anna", "default", "x1", "x2")] == ["anna", "default", "other", "other"]
+
+
 async def test_a_refused_release_serves_once_its_files_are_right(
     base: Release, policy_model: Path, tmp_path: Path, adapter: Adapter
 ) -> None:
