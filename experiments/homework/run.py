@@ -25,7 +25,7 @@ from experiments.homework.watch import Facts, Watch
 DEFAULT_TTL_SECONDS = 86_400.0  # the matcher's and the monitor's default
 REQUEST_TIMEOUT_SECONDS = 300.0
 MEMORY_LINES = 6  # a memory file is kept short: it is paid for in every prompt
-SETTLE_TIMEOUT_SECONDS = 180.0  # a wave's feedback is usually consumed within seconds; a stuck loop must not hang us
+SETTLE_TIMEOUT_SECONDS = 300.0  # a wave's feedback is usually consumed within seconds; a stuck loop must not hang us
 
 
 @dataclass(frozen=True, slots=True)
