@@ -27,6 +27,8 @@ log = get_logger("gateway.publisher")
 
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4 * 1024 * 1024
+_SEND_SECONDS = 100.0  # more than two of the client's own request time-outs: it answers late, or not at all
+_FRESH_AFTER = 3  # failures in a row
 _BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -94,6 +96,8 @@ class Publisher:
             except (KafkaError, RetryError, OSError, TimeoutError) as error:
                 self.connected = False
                 failures += 1
+                if failures % _FRESH_AFTER == 0 or isinstance(error, TimeoutError):
+                    await self.stop()  # a client that has lost its way (replaced brokers) is replaced too
                 if failures == 1:
                     log.warning("broker_unreachable", error=str(error), waiting_records=self._spool.records)
                 await asyncio.sleep(_BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1])
@@ -106,16 +110,18 @@ class Publisher:
         return self._spool.records == 0
 
     async def stop(self) -> None:
-        """Let the producer go."""
-        if self._producer is not None:
+        """Let the producer go; a later send makes a new one."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
             with contextlib.suppress(KafkaError, OSError, TimeoutError):
-                await asyncio.wait_for(self._producer.stop(), 5.0)
+                await asyncio.wait_for(producer.stop(), 5.0)
 
     async def _publish(self, frames: Sequence[Frame]) -> None:
         """Send a batch and wait for all of it. Raises the first failure after noting what went through."""
         await self._connect()
         todo = [frame for frame in frames if frame.end not in self._beyond]
-        results = await self._send(todo)
+        async with asyncio.timeout(_SEND_SECONDS):
+            results = await self._send(todo)
         failure: BaseException | None = None
         for frame, result in zip(todo, results, strict=True):
             if isinstance(result, MessageSizeTooLargeError):

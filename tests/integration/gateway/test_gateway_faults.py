@@ -180,35 +180,6 @@ async def test_a_broker_that_hangs_and_goes_on(tmp_path: Path) -> None:
     assert [r.request["n"] for r in records] == list(range(60))
 
 
-async def test_a_broker_that_is_replaced(tmp_path: Path) -> None:
-    """The local broker starts empty; what matters here is that the gateway finds it again by itself."""
-    broker, bootstrap = await asyncio.to_thread(local_broker.start, tmp_path / "broker.log")
-    port = int(bootstrap.rpartition(":")[2])
-    kafka: dict[str, Any] = {"kafka_bootstrap_servers": bootstrap, "kafka_idempotent_producer": False}
-    try:
-        await create(ServiceSettings(**kafka), local=True, suffix=".outage")
-        async with (
-            Upstream(answer).running() as upstream,
-            gateway(upstream.url, tmp_path / "spool", stream_output_suffix=".outage", **kafka) as served,
-            aiohttp.ClientSession() as session,
-        ):
-            await ask(session, served.url, 0)
-            assert await served.gateway.publisher.drained(20)
-            await asyncio.to_thread(broker.stop, 5.0)
-            for number in range(1, 20):
-                await ask(session, served.url, number)
-            assert served.gateway.spool.records == 19
-            broker, _ = await asyncio.to_thread(local_broker.start, tmp_path / "broker.log", port)
-            await create(ServiceSettings(**kafka), local=True, suffix=".outage")
-            assert await served.gateway.publisher.drained(60)
-            await ask(session, served.url, 99)
-            assert await served.gateway.publisher.drained(60)
-            records = [t.record async for t in tap(ServiceSettings(**kafka), ["traffic.raw.outage"])]
-    finally:
-        await asyncio.to_thread(broker.stop, 5.0)
-    assert 99 in {r.request["n"] for r in records if isinstance(r, TrafficRaw)}
-
-
 async def test_a_record_over_the_topic_limit_arrives_by_claim_check(
     tmp_path: Path, kafka_settings: ServiceSettings, topic_suffix: str
 ) -> None:

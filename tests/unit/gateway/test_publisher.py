@@ -146,3 +146,33 @@ async def test_a_record_appended_later_wakes_the_publisher(tmp_path: Path) -> No
     assert await publisher.drained(20.0)
     task.cancel()
     assert broker.stored == [b"1", b"2"]
+
+
+async def test_a_client_that_never_answers_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SEND_SECONDS", 0.01)
+
+    class Silent(Broker):
+        async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+            return asyncio.get_running_loop().create_future()
+
+    brokers: list[Broker] = [Silent(), Broker()]
+    made: list[Broker] = []
+
+    def make() -> Broker:
+        made.append(brokers[len(made)])
+        return made[-1]
+
+    await run_until_empty(Publisher(spool_with(tmp_path, b"1"), make))
+    assert made == brokers and brokers[1].stored == [b"1"]
+
+
+async def test_a_client_that_keeps_failing_is_replaced(tmp_path: Path) -> None:
+    lost, found = Broker(lambda value, attempt: KafkaTimeoutError()), Broker()
+    made: list[Broker] = []
+
+    def make() -> Broker:
+        made.append(found if made else lost)
+        return made[-1]
+
+    await run_until_empty(Publisher(spool_with(tmp_path, b"1"), make))
+    assert found.stored == [b"1"] and lost.tries[b"1"] == module._FRESH_AFTER
