@@ -80,11 +80,18 @@ class Talk:
             capture=CAPTURE if self.captured else None,
         )
 
+    def reply(self, i: int) -> str:
+        return f"reply {i} of {self.session}"
+
     def request(self, i: int) -> dict[str, Any]:
-        return {"model": "m", "messages": [{"role": "user", "content": text} for text in self.said[: i + 1]]}
+        messages = [{"role": "user", "content": self.said[0]}]
+        for earlier in range(i):
+            messages.append({"role": "assistant", "content": self.reply(earlier)})
+            messages.append({"role": "user", "content": self.said[earlier + 1]})
+        return {"model": "m", "messages": messages}
 
     def response(self, i: int) -> dict[str, Any]:
-        return {"choices": [{"message": {"role": "assistant", "content": f"reply {i} of {self.session}"}}]}
+        return {"choices": [{"message": {"role": "assistant", "content": self.reply(i)}}]}
 
     def classified(self, i: int) -> ExchangeClassified:
         reason = "first_request" if i == 0 else self.unmatched.get(i, "matched")
@@ -103,7 +110,7 @@ class Talk:
             tagged=self.tagged,
             captured=self.captured,
             at=self.at(i),
-            gap_seconds=self.gap - 1 if self.bound(i) else None,
+            gap_seconds=self.gap - 1 if self.bound(i) or reason == "expired" else None,
         )
 
     def matched(self, i: int) -> TurnMatched:
@@ -117,7 +124,7 @@ class Talk:
             rule="tag",
             confidence=1.0,
             path=PATH,
-            reply=f"reply {i - 1} of {self.session}",
+            reply=self.reply(i - 1),
             next_state=[Message("user", self.said[i])],
             request=self.request(i - 1),
             response=self.response(i - 1),

@@ -179,7 +179,7 @@ def _ttl(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, A
     late = f["unmatched"].get("expired", 0)
     if late:
         ttl, gap = s.status["session_ttl_seconds"], s.status["gap_seconds"]
-        known = f"; the longest gap still matched is {gap['max']:.0f} s" if gap["max"] is not None else ""
+        known = f", at most {gap['late_max']:.0f} s after the reply" if gap["late_max"] is not None else ""
         yield Finding(
             "ttl_too_short",
             "costs",

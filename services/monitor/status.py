@@ -41,11 +41,14 @@ def _window(ledger: Ledger, scenario: str | None, window: float | None, ttl: flo
 
 
 def _gaps(ledger: Ledger) -> dict[str, float | int | None]:
-    """Seconds between a reply and its answer."""
-    gaps = sorted(t.gap_seconds for t in ledger.turns.values() if t.gap_seconds is not None)
+    """Seconds between a reply and its answer: of answers in time, and the longest of those that came after the TTL."""
+    known = [t for t in ledger.turns.values() if t.gap_seconds is not None]
+    gaps = sorted(t.gap_seconds for t in known if t.answers is not None and t.gap_seconds is not None)
+    late = max((t.gap_seconds for t in known if t.answers is None and t.gap_seconds is not None), default=None)
     if not gaps:
-        return {"count": 0, "p50": None, "p99": None, "max": None}
-    return {"count": len(gaps), "p50": gaps[len(gaps) // 2], "p99": gaps[int(len(gaps) * 0.99)], "max": gaps[-1]}
+        return {"count": 0, "p50": None, "p99": None, "max": None, "late_max": late}
+    at = {"p50": gaps[len(gaps) // 2], "p99": gaps[int(len(gaps) * 0.99)], "max": gaps[-1]}
+    return {"count": len(gaps), **at, "late_max": late}
 
 
 def refresh_gauges(ledger: Ledger, *, ttl_seconds: float, now: float) -> None:

@@ -49,6 +49,7 @@ FAULTS_ONLY = {
     "clawback_gateway_redactions_total",
     "clawback_sessions_closed_total",
     "clawback_judge_abstentions_total",
+    "clawback_judge_cache_total",
     "clawback_judge_tokens_total",
     "clawback_batcher_dropped_total",
     "clawback_trainer_not_released_total",

@@ -82,7 +82,7 @@ def test_history_rewritten() -> None:
 def test_ttl_shorter_than_gaps() -> None:
     records = [*healthy(), *talks(3, prefix="late", unmatched={1: "expired"})]
     found = [f for f in diagnose(system(records)) if f.cause == "ttl_too_short"]
-    assert found[0].figure.startswith("3 of 33 turns came after the TTL of 3600 s")
+    assert found[0].figure.startswith("3 of 33 turns came after the TTL of 3600 s, at most 9 s after the reply")
     assert "CLAWBACK_MATCHER_TTL_SECONDS" in found[0].fix
 
 

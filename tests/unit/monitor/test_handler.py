@@ -205,7 +205,7 @@ def test_status_and_gauges_agree() -> None:
     assert sample("clawback_signal_rate_ratio", scenario="homework", window="5m") == figures["signal_rate"]
     assert sample("clawback_window_turns", scenario="homework", window="5m", stage="trained") == 2
     assert sample("clawback_optimizer_steps", scenario="homework") == 1
-    assert document["gap_seconds"] == {"count": 2, "p50": 9.0, "p99": 9.0, "max": 9.0}
+    assert document["gap_seconds"] == {"count": 2, "p50": 9.0, "p99": 9.0, "max": 9.0, "late_max": None}
 
 
 def test_gauges_of_what_is_gone_disappear() -> None:
