@@ -52,6 +52,7 @@ async def open_handler(settings: JudgeSettings) -> AsyncIterator[JudgeHandler]:
             budget=TokenBudget(redis, settings.judge_budget_tokens, settings.judge_budget_window_seconds, time.time),
             concurrency=settings.judge_prm_max_concurrency,
             max_attempts=settings.judge_max_attempts,
+            slot_wait_seconds=settings.slot_wait_seconds,
         )
 
 

@@ -59,4 +59,14 @@ class JudgeSettings(ServiceSettings):
             raise ValueError("judge_kind=prm needs CLAWBACK_JUDGE_PRM_URL and CLAWBACK_JUDGE_PRM_MODEL")
         if self.judge_votes_needed > self.judge_votes:
             raise ValueError("CLAWBACK_JUDGE_VOTES_NEEDED must not exceed CLAWBACK_JUDGE_VOTES")
+        if self.slot_wait_seconds < 1:
+            raise ValueError(
+                "CLAWBACK_STREAM_HANDLE_TIMEOUT_SECONDS must exceed CLAWBACK_JUDGE_TURN_TIMEOUT_SECONDS by 12 s: "
+                "a turn first waits for a slot and for the endpoint"
+            )
         return self
+
+    @property
+    def slot_wait_seconds(self) -> float:
+        """What is left of the loop's time for one record before its votes: waiting must not look like a fault."""
+        return self.stream_handle_timeout_seconds - self.judge_turn_timeout_seconds - 10.0

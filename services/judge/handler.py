@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from libs.contracts import TurnJudged, TurnMatched, decode, encode, turns_judged
 from libs.errors import DeadLetterError, RetryError
@@ -21,7 +21,7 @@ from services.judge.fairness import FairSlots
 from services.judge.health import EndpointHealth
 from services.judge.state import TokenBudget
 
-_WAIT_SECONDS = 5.0  # a turn waits here for the endpoint before it backs off in the loop
+ENDPOINT_WAIT_SECONDS = 5.0  # a turn waits here for the endpoint before it backs off in the loop
 _OUTAGE_TRY = 0.25  # a failed try while the endpoint answers other turns counts a quarter of one that the turn caused
 
 _log = get_logger("judge")
@@ -43,6 +43,7 @@ class JudgeHandler:
         budget: TokenBudget | None = None,
         concurrency: int = 32,
         max_attempts: int = 5,
+        slot_wait_seconds: float = 50.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._judge = judge
@@ -51,6 +52,7 @@ class JudgeHandler:
         self._budget = budget or TokenBudget(None, 0, 3600.0, now)
         self._slots = FairSlots(concurrency)
         self._max_attempts = max_attempts
+        self._slot_wait_seconds = slot_wait_seconds
         self._now = now
         self._health = EndpointHealth()
         self._up = asyncio.Event()
@@ -107,14 +109,19 @@ class JudgeHandler:
     async def _turn_at_the_judge(self, scenario: str) -> AsyncIterator[None]:
         if not await self._budget.left(scenario):
             raise OverBudget
-        async with self._slots.hold(scenario):
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._slot_wait_seconds):
+                    await stack.enter_async_context(self._slots.hold(scenario))
+            except TimeoutError:
+                raise RetryError("no slot at the judge came free in time", reason="judge_busy") from None
             if not self._health.may_ask(time.monotonic()):
                 await self._wait_for_endpoint()
             yield
 
     async def _wait_for_endpoint(self) -> None:
         try:
-            async with asyncio.timeout(_WAIT_SECONDS):
+            async with asyncio.timeout(ENDPOINT_WAIT_SECONDS):
                 await self._up.wait()
         except TimeoutError:
             raise RetryError(f"the judge endpoint is away: {self._health.reason}", reason="judge_down") from None

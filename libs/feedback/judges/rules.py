@@ -49,7 +49,7 @@ class RulesJudge:
         if not spoken.strip():
             return _machine(question, seen)
         candidates = pick(spoken, known)
-        reading = read(spoken, known)
+        reading = read(spoken, known, _around(question))
         repeat = _repeat(question, seen.words, candidates)
         back = names_earlier(question, spoken, candidates)
         found = decide.decide(seen, reading, repeat, related=related(question, spoken, candidates), back=back)
@@ -85,6 +85,11 @@ def _machine(question: Question, seen: Situation) -> list[Judgement]:
     if state == "success" and seen.called:
         return [Judgement(question.number, 1, "machine", ground=seen.results.ground)]
     return []
+
+
+def _around(question: Question) -> str:
+    """Enough of the conversation to tell its language."""
+    return " ".join([*(w.text for w in person_words(question.prompt)), question.reply[:300]])
 
 
 def _repeat(question: Question, said: Sequence[Words], candidates: Sequence[Language]) -> Repeat:

@@ -36,6 +36,7 @@ class Reading:
     accept: list[str] = field(default_factory=list)
     partial: list[str] = field(default_factory=list)
     assent: list[str] = field(default_factory=list)
+    harmless: list[str] = field(default_factory=list)
     yes: list[str] = field(default_factory=list)
     transform: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -44,12 +45,18 @@ class Reading:
     alter: list[str] = field(default_factory=list)
     create: list[str] = field(default_factory=list)
     builds: list[str] = field(default_factory=list)
+    pronoun: list[str] = field(default_factory=list)
     extend: list[str] = field(default_factory=list)
     onward: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
     doubt: list[str] = field(default_factory=list)
     greeting: bool = False
     clauses: list[Clause] = field(default_factory=list)
+
+    def add(self, other: Reading) -> None:
+        for name in self.__dataclass_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, mine or theirs if isinstance(mine, bool) else [*mine, *theirs])
 
 
 def pick(text: str, known: Sequence[Language], likely: Sequence[Language] = ()) -> tuple[Language, ...]:
@@ -69,13 +76,22 @@ def pick(text: str, known: Sequence[Language], likely: Sequence[Language] = ()) 
     return tuple(sorted(kept or candidates, key=lambda language: -scores[language.code]))
 
 
-def read(text: str, known: Sequence[Language]) -> Reading:
-    """Read one message, each sentence in the languages that it may be in; signs add up."""
+def read(text: str, known: Sequence[Language], around: str = "") -> Reading:
+    """Read one message, each sentence in the languages that it may be in; signs add up.
+
+    `around` is the conversation before it. A sentence too short to show its language is read in the message's, then in
+    the conversation's; when that finds no sign, in every language of its script.
+    """
     reading = Reading()
-    likely = pick(text, known)
+    likely = pick(text, known, pick(around, known) if around else ())
     for sentence in sentences(text):
+        part = Reading()
         for language in pick(sentence, known, likely):
-            _sentence(sentence, language, reading)
+            _sentence(sentence, language, part)
+        if part == Reading():
+            for language in pick(sentence, known):
+                _sentence(sentence, language, part)
+        reading.add(part)
     return reading
 
 
@@ -120,7 +136,7 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
         # "can you write a cover letter?" is a request in the form of a question
         (out.requests if creates and has("polite", text) else out.questions).append(text)
     elif creates:
-        out.create.append(text)
+        (out.pronoun if has("pronoun", bare) else out.create).append(text)
         if has("extend", bare):
             out.extend.append(text)
     if not asks and (has("alter", bare) or has("instead", text)):
@@ -146,10 +162,12 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
 
 
 def _acceptance(text: str, language: Language, out: Reading) -> None:
-    if language.has("polite_only", text) or language.has("wish", text) or language.has("harmless_no", text):
-        if language.has("harmless_no", text):
-            out.accept.append(text)
+    if language.has("polite_only", text) or language.has("wish", text):
         return
+    harmless = language.find("harmless_no", text)
+    if harmless is not None:
+        out.harmless.append(text)
+        text = text[harmless.end() :]  # "no, that's all, thanks": the thanks count, the "no" does not
     for match in language.cues["accept"].finditer(text):
         before = re.split(r"[,.;:!]", text[: match.start()])[-1]
         if language.has("negator", before):

@@ -33,7 +33,7 @@ def decide(seen: Situation, r: Reading, repeat: Repeat, *, related: float, back:
         return rejected
     if seen.results.state == "failure" and not (r.accept or r.assent):
         return Decision(0)
-    if back and not (r.accept or r.questions or r.create or r.requests or r.transform or r.doubt):
+    if back and not (r.accept or r.questions or r.create or r.pronoun or r.requests or r.transform or r.doubt):
         return Decision(-1, "earlier", "goes back to an earlier turn")
     return _acceptance(seen, r, repeat, related)
 
@@ -60,7 +60,7 @@ def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> D
         return Decision(-1, "rephrase", "the request in other words")
     if r.change:
         return Decision(-1, "partial", r.change[0])
-    other = r.assent or r.create or r.builds or r.onward or r.questions or seen.switch or seen.fresh
+    other = r.assent or r.create or r.pronoun or r.builds or r.onward or r.questions or seen.switch or seen.fresh
     # A long instruction that shares nothing with the turn is about something else.
     close = related > 0 or len(" ".join(w.text for w in seen.words).split()) <= _FEW_WORDS
     if r.alter and close and not other:
@@ -75,21 +75,23 @@ def _acceptance(seen: Situation, r: Reading, repeat: Repeat, related: float) -> 
         return Decision(1, "built_on", (r.assent or r.yes)[0])
     if repeat == "parallel" or r.doubt:
         return Decision(0)
-    if r.onward and (r.create or r.questions or r.alter):
+    if r.onward and (r.create or r.pronoun or r.questions or r.alter or r.builds):
         return Decision(1, "moved_on", r.onward[0])
     if r.transform:
         return Decision(0, "ambiguous", "puts the reply into another form: altered or built on")
+    if r.pronoun and not (r.create or seen.delivered):
+        return Decision(0, "ambiguous", "asks for something with the reply: altered or built on")
     if r.requests and related <= _OTHER_MATTER:
         return Decision(1, "moved_on", r.requests[0])
     if (r.questions or r.requests) and not r.create:
         return Decision(0)
     if seen.fresh and related >= _SAME_MATTER:
         return Decision(0, "ambiguous", "started afresh on the same matter")
-    if r.create and r.builds:
+    if (r.create or r.pronoun) and r.builds:
         return Decision(1, "built_on", r.builds[0])
     if r.extend and not (seen.delivered or seen.switch or seen.fresh):
         return Decision(0, "ambiguous", "adds to the reply: altered or extended")
-    if r.create and not r.alter:
+    if (r.create or r.pronoun) and not r.alter:
         return Decision(1, "moved_on", r.create[0])
     if (seen.switch or seen.fresh) and (r.create or r.builds):
         return Decision(1, "moved_on", "went on to something else")

@@ -33,7 +33,7 @@ def test_the_set_is_what_it_says() -> None:
     assert len(rows) >= 300
     assert len({row.id for row in rows}) == len(rows)
     assert len({row.language for row in rows}) == 5
-    assert {row.split for row in rows} == {"tune", "final"}
+    assert {row.split for row in rows} == {"tune", "final", "fresh"}
     kinds = Counter(row.kind for row in rows)
     assert set(kinds) == {
         "correction", "earlier", "partial", "redo", "rephrase", "sarcasm", "praise", "new_task", "question",
@@ -45,7 +45,7 @@ def test_the_set_is_what_it_says() -> None:
         assert row.rejected or row.verdict >= 0, row.id
 
 
-@pytest.mark.parametrize("split", ["", "tune", "final"])
+@pytest.mark.parametrize("split", ["", "tune", "final", "fresh"])
 def test_the_rules_judge_on_the_evaluation_set(capsys: pytest.CaptureFixture[str], split: str) -> None:
     found = scores(capsys, *(["--split", split] if split else []), str(SET))
     assert found["precision"] >= 0.95

@@ -21,6 +21,7 @@ def test_defaults_need_nothing() -> None:
         ({"CLAWBACK_JUDGE_KIND": "magic"}, "CLAWBACK_JUDGE_KIND"),
         ({"CLAWBACK_JUDGE_VOTES": "2", "CLAWBACK_JUDGE_VOTES_NEEDED": "3"}, "CLAWBACK_JUDGE_VOTES_NEEDED"),
         ({"CLAWBACK_JUDGE_VOTES": "0"}, "CLAWBACK_JUDGE_VOTES"),
+        ({"CLAWBACK_JUDGE_TURN_TIMEOUT_SECONDS": "115"}, "CLAWBACK_STREAM_HANDLE_TIMEOUT_SECONDS must exceed"),
     ],
 )
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], message: str) -> None:

@@ -91,7 +91,7 @@ async def test_a_turn_without_valid_votes_is_retried_and_then_given_up() -> None
 
 
 async def test_an_outage_never_gives_a_turn_up_and_says_nothing_neutral(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "ENDPOINT_WAIT_SECONDS", 0.0)
     endpoint = Endpoint(lambda q: DOWN)
     handler = JudgeHandler(endpoint, Options(), max_attempts=2)
     for offset in range(60):
@@ -188,6 +188,21 @@ async def test_no_scenario_waits_for_all_turns_of_another() -> None:
     endpoint.gate.set()
     await asyncio.gather(*tasks)
     assert finished.index("quiet") <= 4, finished
+
+
+async def test_waiting_for_a_slot_is_no_fault_of_the_turn() -> None:
+    endpoint = Endpoint(lambda q: REJECTED)
+    endpoint.gate = asyncio.Event()
+    handler = JudgeHandler(endpoint, Options(), concurrency=1, slot_wait_seconds=0.02, max_attempts=1)
+    first = asyncio.create_task(handler.handle(record(TURN, 1)))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        with pytest.raises(RetryError) as caught:
+            await handler.handle(record(TURN, 2))
+        assert caught.value.reason == "judge_busy"
+    endpoint.gate.set()
+    await first
+    assert judged(await handler.handle(record(TURN, 2)))[0].verdict == -1
 
 
 def test_health_probes_with_growing_gaps() -> None:
