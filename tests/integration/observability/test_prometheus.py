@@ -237,7 +237,12 @@ def test_judge_abstaining(world: World, tmp_path: Path) -> None:
     class Babble(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "hm"}}]}).encode()
+            body = json.dumps(
+                {
+                    "choices": [{"message": {"role": "assistant", "content": "hm"}}],
+                    "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+                }
+            ).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
@@ -256,7 +261,6 @@ def test_judge_abstaining(world: World, tmp_path: Path) -> None:
         "CLAWBACK_JUDGE_KIND": "prm",
         "CLAWBACK_JUDGE_PRM_URL": f"http://127.0.0.1:{server.server_address[1]}/v1",
         "CLAWBACK_JUDGE_PRM_MODEL": "babble",
-        "CLAWBACK_JUDGE_CACHE_TTL_SECONDS": "0",
         "CLAWBACK_STREAM_GROUP": "clawback-judge-babble",
         "CLAWBACK_STREAM_OUTPUT_SUFFIX": ".babble",
         "CLAWBACK_KAFKA_BOOTSTRAP_SERVERS": world.stack.kafka_bootstrap_servers,
@@ -278,6 +282,35 @@ def test_judge_abstaining(world: World, tmp_path: Path) -> None:
         own.stop(20.0)
         server.shutdown()
         supervisor.process("supervisor").signal(signal.SIGCONT)
+
+
+def test_what_only_faults_bring_is_on_the_panels(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The series that health lacks: the faults above made some, the rest is brought about here."""
+    from click.testing import CliRunner
+
+    from libs.cli.commands import rollback
+
+    chat(world.gateway, "mail", ["Write to jane.doe@example.com about tides."])
+    talk = Talk("silent", ["a", "b"], time.time() - 60, "quiet", verdicts={0: 0})
+    produce(world, [talk.judged(0, 0)])
+    monkeypatch.setenv("CLAWBACK_HOME", str(world.home))
+    told = CliRunner().invoke(rollback.command, ["homework"], catch_exceptions=False)
+    assert "is to serve" in told.output
+    until(lambda: world.query("clawback_trainer_commands_total > 0"), why="the trainer follows the rollback")
+    garbled = urllib.request.Request(
+        f"{world.gateway}/v1/chat/completions", b"{no json", {"content-type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError):  # served as the upstream answers, and not kept
+        urllib.request.urlopen(garbled, timeout=60)
+    world.process("policy").signal(signal.SIGKILL)
+    with pytest.raises(urllib.error.HTTPError) as refused:  # the supervisor starts it again in a second or two
+        chat(world.gateway, "refused", ["Is anybody there?"])
+    assert refused.value.code == 502
+
+    def missing() -> set[str]:
+        return {m for m in FAULTS_ONLY if not world.query(f"last_over_time({m}[15m])")}
+
+    until(lambda: not missing(), within_seconds=60, why="every other series was seen")
 
 
 def test_spool_growing_while_the_broker_is_away(world: World) -> None:
