@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from libs.contracts import BASE_RELEASE, Adapter
 from libs.learning.checkpoint import base_digest
+from libs.learning.engine.cache import capacity_for
 from libs.learning.engine.decoder import Decoder
 from libs.learning.engine.engine import Engine, Limits
 from libs.learning.engine.release import load_release
@@ -53,9 +54,11 @@ class Prober:
         release = Release(BASE_RELEASE, self._decoder)
         if weights is not None and not base:
             release = load_release(release_id, weights, self._decoder).release
-        engine = Engine(
-            release.decoder.weights, self._text, Limits(kv_budget_tokens=len(self.prompts) * 1024, max_batch=64)
-        )
+        # Just the room that these answers need: the trainer's own step needs the memory more.
+        context = self._decoder.weights.shape.context
+        room = sum(capacity_for(len(p) + self._endless, context) for p in self.prompts)
+        limits = Limits(kv_budget_tokens=room, prefix_budget_tokens=0, max_batch=len(self.prompts))
+        engine = Engine(release.decoder.weights, self._text, limits)
         stop = self._decoder.weights.shape.eos_ids
         running = [
             engine.submit(Request(p, release, "probe", self._endless, Sampling(temperature=0.0), stop_ids=stop))

@@ -15,6 +15,7 @@ from libs.streams.dead_letters import dead_letter
 from libs.streams.types import Done, Output, Partition, Position, StreamRecord
 from libs.telemetry import metrics
 from services.trainer.learner import Learner
+from services.trainer.memory import trim
 from services.trainer.store import Store, after_batch, after_command, after_publish
 from services.trainer.turns import FairTurns
 
@@ -52,7 +53,7 @@ class TrainerHandler:
         position = self._position(record, passed=False)
         started = time.monotonic()
         try:
-            event = await asyncio.to_thread(self._learner.process, batch, position)
+            event = await asyncio.to_thread(self._process, batch, position)
         except BaseException:
             self._learner.forget()
             raise
@@ -60,6 +61,11 @@ class TrainerHandler:
         self._store.put(after_batch(self._store.get(batch.scenario), event, position))
         _count(event, self._learner.options.drift_max)
         return self._done(record, batch, event)
+
+    def _process(self, batch: TrainingBatch, position: dict[str, int]) -> PolicyRelease:
+        event = self._learner.process(batch, position)
+        trim()
+        return event
 
     def _done(
         self, record: StreamRecord, batch: TrainingBatch, event: PolicyRelease | None, *, repeated: bool = False

@@ -276,3 +276,21 @@ def test_no_candidates_at_all_leaves_the_other_terms(model_dir: Path) -> None:
     with_opd, _, _ = accumulate(policy, [bare], ObjectiveConfig(), StepConfig())
     without, _, _ = accumulate(policy, [bare], ObjectiveConfig(w_opd=0.0), StepConfig())
     assert with_opd == pytest.approx(without)
+
+
+@pytest.mark.parametrize("mode", ["lora", "full"])
+def test_bfloat16_products_take_the_same_direction(model_dir: Path, mode: str) -> None:
+    """The GPU setting, run on the CPU: trainable weights stay float32, the gradient points the same way."""
+    grads = []
+    for dtype in ("float32", "bfloat16"):
+        made, _ = load_policy(
+            ModelConfig(path=model_dir, mode=mode, lora_rank=4, lora_alpha=8, dtype=dtype)  # type: ignore[arg-type]
+        )
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for p in made.named_trainable().values():
+                assert p.dtype == torch.float32
+                p.add_(0.05 * torch.randn(p.shape, generator=generator))
+        accumulate(made, BATCH, ObjectiveConfig(), StepConfig())
+        grads.append(torch.cat([p.grad.flatten() for p in made.named_trainable().values() if p.grad is not None]))
+    assert torch.nn.functional.cosine_similarity(grads[0], grads[1], dim=0) > 0.98
