@@ -199,6 +199,7 @@ def main() -> None:
         "memory_response_tokens": args.memory_tokens,
         "threads": torch.get_num_threads(),
     }
+    result = {name: value for name, value in result.items() if value is not None}  # no TRL, no figure
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=2))
     print(json.dumps(result, indent=2))
