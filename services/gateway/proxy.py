@@ -80,6 +80,7 @@ class Proxy:
         scenario = self._access.scenario(caller, request.headers.get(SCENARIO))
         target = self._upstreams.target(scenario)
         body = await self._access.body(caller, request)
+        began = time.perf_counter()
         headers = self._headers(request, target)
         keep = request.headers.get(RECORD_OFF, "").strip().lower() not in ("off", "false", "0", "no")
         exchange = Exchange(
@@ -99,6 +100,7 @@ class Proxy:
             headers["Accept-Encoding"] = "identity"  # the capture is cut out of plain bytes
         try:
             call = asyncio.ensure_future(self._upstreams.call(target, request.method, request.raw_path, headers, body))
+            recording.own_seconds += time.perf_counter() - began
             await asyncio.sleep(0)  # the request is on its way; prepare the record while the upstream works
             recording.prepare()
             upstream = await call
@@ -110,7 +112,9 @@ class Proxy:
             recording.client_gone()
             raise
         async with upstream:
-            return await self._answer(request, upstream, recording, caller)
+            answered = await self._answer(request, upstream, recording, caller)
+        metrics.GATEWAY_OWN_SECONDS.observe(recording.own_seconds)
+        return answered
 
     async def _answer(
         self, request: web.Request, upstream: aiohttp.ClientResponse, recording: Recording, caller: Caller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,7 @@ class Recording:
         self._status = 0
         self._tail = b""
         self.streamed = False
+        self.own_seconds = 0.0  # time that a client waited for us, not for its upstream
 
     @property
     def exchange_id(self) -> str:
@@ -145,7 +147,9 @@ class Recording:
 
     async def _finish(self, response: Any, outcome: Outcome) -> None:
         if self._keep:
+            began = time.perf_counter()
             await self._recorder.record(self._exchange, self._served(response, outcome))
+            self.own_seconds += time.perf_counter() - began
 
     def _served(self, response: Any, outcome: Outcome) -> Served:
         found = self._capture

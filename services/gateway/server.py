@@ -16,6 +16,7 @@ from libs.dialects.assembly import ASSEMBLERS
 from libs.errors import ConfigError
 from libs.streams.http import health_routes
 from libs.streams.kafka import RECORD_OVERHEAD_BYTES
+from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.gateway.access import Access
 from services.gateway.config import GatewaySettings
@@ -41,6 +42,8 @@ class Gateway:
             max_bytes=settings.gateway_spool_max_bytes,
             segment_bytes=settings.gateway_spool_segment_bytes,
         )
+        if self.spool.corrupt_segments:
+            metrics.GATEWAY_DROPPED.labels("spool_damaged").inc(self.spool.corrupt_segments)
         self.publisher = Publisher(
             self.spool,
             lambda: kafka_producer(settings),
