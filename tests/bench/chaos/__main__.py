@@ -129,8 +129,10 @@ async def storm(stack: Stack, home: Path, args: argparse.Namespace, mount: Path 
     running = asyncio.create_task(load.run())
     async with showing(load, faults):
         kills = asyncio.create_task(faults.kill_at_random(args.kills, list(NAMES), args.gap))
+        end = time.monotonic() + args.seconds
         poisoned = await misfortune(faults, args, mount)
-        await kills
+        await asyncio.wait({kills}, timeout=max(0.0, end - time.monotonic()))
+        kills.cancel()
         load.stop.set()
         await running
     found = await settled(settings, load, faults, home, args.patience)
@@ -199,6 +201,7 @@ def report(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=1200.0, help="no kills after that, however many there were")
     parser.add_argument("--gap", type=float, default=1.5, help="mean seconds between kills")
     parser.add_argument("--pause", type=float, default=60.0, help="seconds that the broker is stopped")
     parser.add_argument("--workers", type=int, default=4)

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from deploy.local import state
 from deploy.local.broker import CLIENT_ENV
 from deploy.local.process import Process, free_port, spawn
-from deploy.local.stack import ROOT
+from deploy.local.stack import ROOT, readiness
 from libs.contracts import TrafficRaw, decode
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
@@ -44,6 +44,7 @@ class Faults:
         self.kills: Counter[str] = Counter()
         self.skewed: list[Accepted] = []
         self._extra: list[Process] = []
+        self._away: set[str] = set()  # killed, and not ready since
 
     def stack(self) -> state.Stack:
         found = state.read(self._home)
@@ -61,14 +62,26 @@ class Faults:
         return True
 
     async def kill_at_random(self, count: int, names: list[str], mean_gap_seconds: float) -> None:
-        """`count` kills at exponentially distributed moments, each service as often as any other."""
-        bag: list[str] = []
+        """Up to `count` kills at exponentially distributed moments, until cancelled, each service about as often.
+
+        Mostly a service that has come back since its last kill, so that there is traffic to be lost; one in seven times
+        any of them, so that they die while they start as well.
+        """
         while sum(self.kills.values()) < count:
             await asyncio.sleep(self._dice.expovariate(1 / mean_gap_seconds))
-            if not bag:
-                bag = self._dice.sample(names, k=len(names))
-            if self.kill(bag[-1]):
-                bag.pop()
+            back = [name for name in names if name not in self._away or await self._is_back(name)]
+            choice = names if self._dice.random() < 1 / 7 else back
+            if choice:
+                fewest = min(self.kills[name] for name in choice)
+                name = self._dice.choice([name for name in choice if self.kills[name] <= fewest + 1])
+                if self.kill(name):
+                    self._away.add(name)
+
+    async def _is_back(self, name: str) -> bool:
+        ready, _ = await asyncio.to_thread(readiness, self.stack().services[name].url, 2.0)
+        if ready:
+            self._away.discard(name)
+        return ready
 
     async def restart_redis(self, *, keep: bool) -> None:
         """kill -9 of Redis; without `keep` its data is gone after the restart."""
