@@ -1,10 +1,10 @@
-"""The HTTP side: OpenAI's chat completions over the engine, plain and streamed, health and metrics beside them."""
+"""The HTTP side: OpenAI's completions over the engine, plain and streamed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -18,22 +18,22 @@ from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.policy.errors import ApiError, invalid
 from services.policy.names import CAPTURE_HEADER, DEFAULT_SCENARIO, RELEASE_HEADER, SCENARIO_HEADER
-from services.policy.request import Chat, parse_capture, parse_chat
-from services.policy.respond import JSON, Choice, Responder, usage_of
+from services.policy.request import Chat, Text, parse_capture, parse_chat, parse_text
+from services.policy.respond import JSON, ChatResponder, Choice, Responder, TextResponder, usage_of
 from services.policy.scenarios import Scenarios
 from services.policy.worker import EngineWorker, Live
 
 _log = get_logger("policy.app")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Read = Callable[[bytes], tuple[Chat | Text, list[list[int]]]]
 
 
 @dataclass(slots=True)
 class Served:
     """One accepted request on its way to its answer."""
 
-    chat: Chat
+    asked: Chat | Text
     release: Release
-    prompt: Sequence[int]
+    prompts: list[list[int]]
     captured: int
     live: Live
     responder: Responder
@@ -42,11 +42,10 @@ class Served:
 
     @property
     def usage(self) -> JSON:
-        return usage_of(len(self.prompt), self.live.cached_tokens, self.choices)
+        return usage_of(sum(map(len, self.prompts)), self.live.cached_tokens, self.choices)
 
-    @property
-    def tops(self) -> int | None:
-        return (self.chat.top_logprobs or 0) if self.chat.logprobs else None
+    def capture(self) -> JSON:
+        return self.responder.capture(self.prompts[0], self.choices[0], self.captured)
 
 
 class PolicyApp:
@@ -71,6 +70,7 @@ class PolicyApp:
 
     def routes(self, app: web.Application) -> None:
         app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/v1/completions", self.text)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model}", self.model)
 
@@ -102,16 +102,22 @@ class PolicyApp:
             return web.json_response(error.body(), status=404)
         return web.json_response(self._model())
 
-    # --- chat completions ----------------------------------------------------------------------------------------
+    # --- completions ---------------------------------------------------------------------------------------------
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, self._chat_prompt, ChatResponder)
+
+    async def text(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, self._text_prompts, TextResponder)
+
+    async def _serve(self, request: web.Request, read: Read, kind: type[Responder]) -> web.StreamResponse:
         scenario = request.headers.get(SCENARIO_HEADER) or DEFAULT_SCENARIO
         outcome = "client_gone"
         started = time.perf_counter()
         try:
-            served = await self._accept(request, scenario, started)
+            served = await self._accept(request, scenario, started, read, kind)
             with served.live:
-                answer = await (self._stream if served.chat.stream else self._whole)(request, served)
+                answer = await (self._stream if served.asked.stream else self._whole)(request, served)
             outcome = "completed" if all(c.finish in ("stop", "length") for c in served.choices) else "error"
             self._worker.observe(time.perf_counter() - started)
             return answer
@@ -122,59 +128,69 @@ class PolicyApp:
             metrics.POLICY_REQUESTS.labels(self._scenarios.label(scenario), outcome).inc()
             metrics.POLICY_REQUEST_SECONDS.observe(time.perf_counter() - started)
 
-    async def _accept(self, request: web.Request, scenario: str, started: float) -> Served:
+    async def _accept(
+        self, request: web.Request, scenario: str, started: float, read: Read, kind: type[Responder]
+    ) -> Served:
         """Check, render, pick the release and queue. Raises ApiError."""
         if not self.accepting:
             raise ApiError(503, "the server is shutting down", retry_after_seconds=5)
         if not self._ready():
             raise ApiError(503, "the server is still reading which releases serve", retry_after_seconds=2)
-        chat = parse_chat(await request.read())
+        body = await request.read()
         captured = parse_capture(request.headers.get(CAPTURE_HEADER), self._engine.shape.vocab)
-        prompt = await asyncio.to_thread(self._render, chat)
-        limit = self._limit(chat, len(prompt))
+        asked, prompts = await asyncio.to_thread(read, body)
+        sampling = asked.sampling(max(captured, asked.tops or 0), self._engine.shape.vocab)
+        limits = [self._limit(asked, len(prompt)) for prompt in prompts]
         try:
             release = await self._scenarios.acquire(scenario)
         except ReleaseRefused as error:
             raise ApiError(503, f"the scenario's release cannot be read: {error}", retry_after_seconds=10) from error
-        sampling = chat.sampling(max(captured, chat.top_logprobs or 0), self._engine.shape.vocab)
-        live = self._worker.submit(
-            [
-                Request(
-                    prompt=prompt,
-                    release=release,
-                    queue=scenario,
-                    max_new_tokens=limit,
-                    sampling=sampling,
-                    stops=chat.stops,
-                    stop_ids=self._stop_ids,
-                    seed=None if chat.seed is None else f"{chat.seed}:{index}",
-                )
-                for index in range(chat.n or 1)
-            ]
-        )
-        responder = Responder(self._name, release.release_id, self._tokenizer, self._stop_ids)
-        choices = [Choice(index) for index in range(chat.n or 1)]
-        return Served(chat, release, prompt, captured, live, responder, choices, started)
+        requests = [
+            Request(
+                prompt=prompt,
+                release=release,
+                queue=scenario,
+                max_new_tokens=limit,
+                sampling=sampling,
+                stops=asked.stops,
+                stop_ids=self._stop_ids,
+                seed=None if asked.seed is None else f"{asked.seed}:{number}",
+            )
+            for prompt, limit in zip(prompts, limits, strict=True)
+            for number in range(asked.n or 1)
+        ]
+        live = self._worker.submit(requests)
+        responder = kind(self._name, release.release_id, self._tokenizer, self._stop_ids)
+        choices = [Choice(index) for index in range(len(requests))]
+        return Served(asked, release, prompts, captured, live, responder, choices, started)
 
-    def _render(self, chat: Chat) -> list[int]:
+    def _chat_prompt(self, body: bytes) -> tuple[Chat, list[list[int]]]:
+        chat = parse_chat(body)
         tools = chat.tools if chat.tool_choice != "none" else None
         try:
-            return self._tokenizer.prompt_ids([msgspec.to_builtins(m) for m in chat.messages], tools)
+            return chat, [self._tokenizer.prompt_ids([msgspec.to_builtins(m) for m in chat.messages], tools)]
         except PromptError as error:
             raise invalid(error.field, str(error)) from error
 
-    def _limit(self, chat: Chat, prompt_tokens: int) -> int:
+    def _text_prompts(self, body: bytes) -> tuple[Text, list[list[int]]]:
+        text, vocab = parse_text(body), self._engine.shape.vocab
+        prompts = [self._tokenizer.encode(p) if isinstance(p, str) else p for p in text.prompts()]
+        if any(not 0 <= token < vocab for prompt in prompts for token in prompt):
+            raise invalid("prompt", f"prompt: token ids must be from 0 to {vocab - 1}")
+        return text, prompts
+
+    def _limit(self, asked: Chat | Text, prompt_tokens: int) -> int:
         """New tokens allowed: what was asked for, cut to what the context leaves. Raises ApiError without any."""
         context = self._engine.shape.context
         left = context - prompt_tokens
         if left < 1:
             raise invalid(
-                "messages",
+                "messages" if isinstance(asked, Chat) else "prompt",
                 f"This model's maximum context length is {context} tokens. However, your messages resulted in "
                 f"{prompt_tokens} tokens. Please reduce the length of the messages.",
                 code="context_length_exceeded",
             )
-        limit = min(left, chat.limit or self._default_max)
+        limit = min(left, asked.limit or self._default_max)
         if not self._engine.fits(prompt_tokens, limit):
             raise invalid("max_tokens", f"{prompt_tokens} + {limit} tokens exceed this server's key/value memory")
         return limit
@@ -184,9 +200,9 @@ class PolicyApp:
             self._count(served, index)
             served.choices[index].take(step)
         self._finished(served)
-        body = served.responder.whole(served.choices, served.usage, served.tops)
+        body = served.responder.whole(served.choices, served.usage, served.asked.tops)
         if served.captured:
-            body["clawback"] = served.responder.capture(served.prompt, served.choices[0], served.captured)
+            body["clawback"] = served.capture()
         return web.Response(
             body=msgspec.json.encode(body),
             content_type="application/json",
@@ -208,17 +224,13 @@ class PolicyApp:
                 raise ApiError(500, "the engine could not compute this response")
             out: list[JSON] = []
             if not choice.drawn:
-                out.append(respond.chunk(index, {"role": "assistant", "content": ""}))
+                out += respond.opening(index)
             choice.take(step)
-            listed = None
-            if served.tops is not None and step.drawn is not None:
-                listed = respond.logprobs([step.drawn], served.tops)
-            if step.text or (listed and listed["content"]):
-                out.append(respond.chunk(index, {"content": step.text}, logprobs=listed))
+            out += respond.piece(index, step.text, step.drawn, served.asked.tops)
             if step.finish == "error":
                 out.append(ApiError(500, "the engine could not compute the rest of this response").body())
             elif step.finish is not None:
-                out.append(respond.chunk(index, {}, finish=step.finish))
+                out.append(respond.closing(index, step.finish))
             if not response.prepared:
                 await response.prepare(request)
             if out:
@@ -232,11 +244,10 @@ class PolicyApp:
     def _ending(self, served: Served) -> bytes:
         """The last events: usage where it was asked for, the capture right before the end mark."""
         out: list[bytes] = []
-        if served.chat.include_usage:
+        if served.asked.include_usage:
             out.append(_event(served.responder.usage_chunk(served.usage)))
         if served.captured:
-            value = served.responder.capture(served.prompt, served.choices[0], served.captured)
-            out.append(_event({"object": "clawback.capture", "clawback": value}))
+            out.append(_event({"object": "clawback.capture", "clawback": served.capture()}))
         return b"".join((*out, b"data: [DONE]\n\n"))
 
     def _finished(self, served: Served) -> None:

@@ -1,9 +1,9 @@
-"""What a chat completion request asks for, checked. Unknown fields are ignored; wrong ones are named."""
+"""What a completion request asks for, checked. Unknown fields are ignored; wrong ones are named."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,9 @@ Choices = Annotated[int, Meta(ge=1, le=128)]
 Tops = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1024)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+
+
+R = TypeVar("R", bound="Common")
 
 
 class ChatMessage(msgspec.Struct, omit_defaults=True):
@@ -90,6 +93,40 @@ class Chat(Common, kw_only=True):
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    @property
+    def tops(self) -> int | None:
+        """Alternatives per token to list; None without logprobs."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class Text(Common, kw_only=True):
+    """/v1/completions. A list of strings or of token id lists asks for several prompts at once."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+    @property
+    def limit(self) -> int:
+        return self.max_tokens or 16  # the form's own default
+
+    @property
+    def tops(self) -> int | None:
+        return self.logprobs
+
+    def prompts(self) -> list[str | list[int]]:
+        """Each prompt by itself. Raises ApiError when there is none."""
+        found: list[Any] = [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
+        if found and all(isinstance(prompt, int) for prompt in found):
+            found = [found]
+        if not found or any(prompt in ("", []) for prompt in found):
+            raise invalid("prompt", "prompt must not be empty")
+        if len({type(prompt) for prompt in found}) > 1 or isinstance(found[0], int):
+            raise invalid("prompt", "prompt must be a text, a list of texts, token ids, or a list of token id lists")
+        return found
+
 
 def parse_chat(body: bytes) -> Chat:
     """Raises ApiError 400, naming the field, when the body is not a request that can be served."""
@@ -103,6 +140,15 @@ def parse_chat(body: bytes) -> Chat:
     return chat
 
 
+def parse_text(body: bytes) -> Text:
+    """Raises ApiError 400, naming the field, when the body is not a request that can be served."""
+    text = _decode(body, Text)
+    for field, plain in (("echo", False), ("suffix", ""), ("best_of", text.n or 1)):
+        if getattr(text, field) not in (None, plain):
+            raise invalid(field, f"{field} is not supported")
+    return text
+
+
 def parse_capture(header: str | None, vocab: int) -> int:
     """How many candidates per token x-clawback-capture asks for; 0 without it."""
     if header is None:
@@ -112,7 +158,7 @@ def parse_capture(header: str | None, vocab: int) -> int:
     return int(header)
 
 
-def _decode(body: bytes, kind: type[Chat]) -> Chat:
+def _decode(body: bytes, kind: type[R]) -> R:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

@@ -81,6 +81,13 @@ async def test_the_openai_client_reads_streams(client: openai.AsyncOpenAI) -> No
     assert chunks[-1].usage == whole.usage or chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
+async def test_the_openai_client_reads_plain_completions(client: openai.AsyncOpenAI) -> None:
+    answer = await client.completions.create(model="tiny", prompt="Hello", max_tokens=4, logprobs=1)
+    assert answer.choices[0].logprobs is not None
+    stream = await client.completions.create(model="tiny", prompt="Hello", max_tokens=4, stream=True)
+    assert [chunk.choices[0].finish_reason async for chunk in stream][-1] in ("stop", "length")
+
+
 async def test_the_openai_client_raises_its_own_errors(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(**{**ASK, "temperature": 7})

@@ -79,6 +79,32 @@ async def test_the_capture_is_what_transformers_says_of_the_same_tokens(policy_m
     assert len(reply) == body["usage"]["completion_tokens"]
 
 
+async def test_plain_completions_whole_and_streamed(policy_model: Path) -> None:
+    asked = {"prompt": [list(b"Hello"), list(b"Hel")], "seed": 2, "n": 2, "max_tokens": 6, "logprobs": 2}
+    async with running(policy_model) as server:
+        async with server.client.post("/v1/completions", json=asked) as response:
+            whole = await response.json()
+        async with server.client.post("/v1/completions", json={**asked, "stream": True}) as response:
+            parts = (await response.text()).strip().split("\n\n")
+        header = {"x-clawback-capture": "3"}
+        async with server.client.post("/v1/completions", json={"prompt": "Hello"}, headers=header) as response:
+            captured = msgspec.convert((await response.json())["clawback"]["capture"], Capture)
+    assert parts.pop() == "data: [DONE]"
+    chunks = [json.loads(part.removeprefix("data: "))["choices"][0] for part in parts]
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3], "two choices for each of two prompts"
+    assert whole["usage"]["prompt_tokens"] == 8
+    for choice in whole["choices"]:
+        mine = [c for c in chunks if c["index"] == choice["index"]]
+        assert "".join(c["text"] for c in mine) == choice["text"]
+        for field in ("tokens", "text_offset"):
+            listed = [value for c in mine if c["logprobs"] for value in c["logprobs"][field]]
+            assert listed == choice["logprobs"][field]
+        assert all(len(top) <= 2 for top in choice["logprobs"]["top_logprobs"])
+        assert mine[-1]["finish_reason"] == choice["finish_reason"]
+    assert captured.prompt_token_ids.values() == server.tokenizer.encode("Hello")
+    assert captured.topk_ids.shape[1] == 3
+
+
 async def test_without_the_header_there_is_no_capture(policy_model: Path) -> None:
     async with running(policy_model) as server:
         _, _, body = await server.ask()

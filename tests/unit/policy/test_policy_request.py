@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.policy.errors import ApiError
-from services.policy.request import parse_capture, parse_chat
+from services.policy.request import parse_capture, parse_chat, parse_text
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -54,6 +54,34 @@ def test_wrong_fields_are_named(fields: dict[str, Any], param: str) -> None:
     error = caught.value
     assert (error.status, error.param) == (400, param)
     assert error.body()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": ["a", 5]}, "prompt"),
+        ({"prompt": [5, [6]]}, "prompt"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "best_of": 3}, "best_of"),
+    ],
+    ids=str,
+)
+def test_wrong_fields_of_plain_completions_are_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_text(json.dumps(fields).encode()).prompts()
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_prompts_are_texts_or_token_ids_one_or_many() -> None:
+    for given, found in (("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])):
+        assert parse_text(json.dumps({"prompt": given, "best_of": 1}).encode()).prompts() == found
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff"])
