@@ -13,6 +13,8 @@ import msgspec
 
 from libs.matching.plan import Limits, Plan, Slot
 
+_HEADLESS = 3  # lines of a summary that must be there when its first line is not
+MARK = 8  # characters of a digest that serve as a mark
 THREADS = ("sub_agent", "declared_side", "side_thread")  # reasons of side calls that go on as threads of their own
 
 
@@ -32,6 +34,7 @@ class Candidate:
     prompt: str
     calls: bool
     ids: list[str]
+    heads: list[str]  # marks of the first lines of its reply
     brought: list[str]  # marks of the short assistant texts in its request
     previous: str = ""  # the turn that it answered
     bound: str = ""  # the turn it is bound to in a record that was given out
@@ -65,6 +68,14 @@ class Choice:
     at: int = -1
     narrowed: bool = False
     reason: str = "first_request"
+    open: int = 0  # so many of the newest slot's keys, the strongest, are still open to a turn that is read later
+
+
+def waits(plan: Plan, choice: Choice) -> list[tuple[str, str]]:
+    """(level, key) under which a request without a turn waits for one that is read later."""
+    if plan.previous:
+        return [("response", plan.previous)]
+    return plan.slots[0].probes[: choice.open] if plan.slots else []
 
 
 def eligible(plan: Plan, limits: Limits, one: Candidate) -> bool:
@@ -113,20 +124,23 @@ def _by_slots(plan: Plan, limits: Limits, view: View) -> Choice:
     """
     passed: list[str] = []
     doubt = ""
+    open_ = 0
     for at, slot in enumerate(plan.slots):
         found = _in_slot(plan, limits, view, slot, at)
+        if at == 0:
+            open_ = found.open if found else len(slot.probes)
         if found is None or found.found is None:
             doubt = doubt or ("ambiguous" if found else "")
             pieces = _by_lines(plan, limits, view, _row(plan.slots, at), "lines", at)
             found = pieces if pieces.found else None
         if found and found.found:
             known = all(mark in found.found.brought for mark in passed)
-            return found if known else Choice(reason="reply_not_served")
+            return found if known else Choice(reason="reply_not_served", open=open_)
         if not slot.filler and not slot.mark:
             break
         if not slot.filler:
             passed.append(slot.mark)
-    return Choice(reason=doubt or ("reply_not_served" if plan.slots else "first_request"))
+    return Choice(reason=doubt or ("reply_not_served" if plan.slots else "first_request"), open=open_)
 
 
 def _row(slots: Sequence[Slot], at: int) -> list[list[str]]:
@@ -135,9 +149,10 @@ def _row(slots: Sequence[Slot], at: int) -> list[list[str]]:
 
 
 def _in_slot(plan: Plan, limits: Limits, view: View, slot: Slot, at: int) -> Choice | None:
-    for level, key in slot.probes:
+    for n, (level, key) in enumerate(slot.probes):
         found = _pick(plan, limits, view, key, level, at)
         if found:
+            found.open = n
             return found
     return None
 
@@ -181,7 +196,12 @@ def _narrow(plan: Plan, those: list[Candidate], level: str, at: int) -> Choice:
 
 
 def _by_lines(plan: Plan, limits: Limits, view: View, groups: Sequence[Sequence[str]], level: str, at: int) -> Choice:
-    """The exchange that most lines come from. Groups are added until one leads; a lead of one common line is none."""
+    """The exchange that most lines come from. Groups are added until one leads; a lead of one common line is none.
+
+    Replies share stock phrases, so a reply counts only when its first line is among the lines. A summary may come back
+    without its head, but then more of its lines must be there.
+    """
+    there = {key[:MARK] for group in groups for key in group}
     votes: dict[str, int] = {}
     known: dict[str, Candidate] = {}
     ends: list[str] = []  # those that the last known line comes from
@@ -189,18 +209,29 @@ def _by_lines(plan: Plan, limits: Limits, view: View, groups: Sequence[Sequence[
     for group in groups:
         for key in group:
             under = view.under(key)
-            those = [c for c in under if eligible(plan, limits, c) and (level != "bridge" or c.kind == "compaction")]
+            those = [c for c in under if eligible(plan, limits, c) and _piece_of(c, there, level)]
             sure = sure or (len(those) == 1 and len(under) == 1)
             ends = ends or [c.id for c in those]
             for c in those:
                 votes[c.id] = votes.get(c.id, 0) + 1
                 known[c.id] = c
         lead, most = _lead(votes, known, ends)
-        if most >= 2 or (most == 1 and sure):
+        if not lead:
+            continue
+        if most >= (_HEADLESS if not _has_head(lead[0], there) else 1 if sure else 2):
             found = _narrow(plan, lead, level, at)
             if found.found:
                 return found
     return Choice(reason="ambiguous" if votes else "reply_not_served")
+
+
+def _piece_of(one: Candidate, there: set[str], level: str) -> bool:
+    """May these lines be a piece of its reply? A bridge leads to summaries alone."""
+    return one.kind == "compaction" if level == "bridge" else _has_head(one, there)
+
+
+def _has_head(one: Candidate, there: set[str]) -> bool:
+    return any(head in there for head in one.heads)
 
 
 def _lead(votes: dict[str, int], known: dict[str, Candidate], ends: list[str]) -> tuple[list[Candidate], int]:

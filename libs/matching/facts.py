@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from libs.contracts import TrafficRaw
 from libs.dialects import ChatMessage, ParsedRequest, ParsedResponse
 from libs.matching.canonical import SPECIFIC, Block, apart, block, blocks, digest, lines
+from libs.matching.choose import MARK
 from libs.matching.identity import Identity
 from libs.matching.patterns import placeholder
 from libs.matching.plan import Slot
 
 MAX_SLOTS = 8
 MAX_LINES = 12
-_MARK = 8  # characters of a digest that are kept as a mark
 _SHORT_REPLY = 120  # characters of an acknowledgement
 _LONGEST = 200_000  # characters of one message that are searched for a summary
 _TOGETHER = 32  # characters of a message and its reply that tell the pair from others
@@ -121,14 +121,14 @@ def slots(
     for n, i in enumerate(where):
         run += n > 0 and where[n - 1] != i + 1
         pieces = [keys.of("line", line) for line in reversed(lines(texts[i])[-MAX_LINES:])]
-        mark = parts[i].key[:_MARK] if _passable(parts[i]) else ""
+        mark = parts[i].key[:MARK] if _passable(parts[i]) else ""
         found.append(Slot(keys.reply(parts[:i], at[i], parts[i]), mark, pieces, run, placeholder(parts[i].text)))
     return found
 
 
 def brought(parts: Sequence[Block]) -> list[str]:
     """Marks of the newest short assistant texts of a request."""
-    return [b.key[:_MARK] for b in reversed(parts) if b.role == "assistant" and _passable(b)][:MAX_SLOTS]
+    return [b.key[:MARK] for b in reversed(parts) if b.role == "assistant" and _passable(b)][:MAX_SLOTS]
 
 
 def newest_run(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatMessage]]:
@@ -169,6 +169,12 @@ def reply_lines(keys: Keys, replies: Iterable[ChatMessage], longest: int) -> lis
         every = lines(reply.text)
         found.extend([*every[:1], *every[-1:], *sorted(every, key=len, reverse=True)[:longest]])
     return list(dict.fromkeys(keys.of("line", line) for line in found))[:MAX_LINES]
+
+
+def heads(keys: Keys, replies: Iterable[ChatMessage]) -> list[str]:
+    """Marks of the first line of each reply: without it no other lines of it count."""
+    first = [every[0] for reply in replies if (every := lines(reply.text))]
+    return [keys.of("line", line)[:MARK] for line in first]
 
 
 def spawn_keys(keys: Keys, texts: Iterable[str]) -> list[str]:
@@ -241,6 +247,7 @@ __all__ = [
     "brought",
     "cut_keys",
     "dropped_keys",
+    "heads",
     "newest_run",
     "reply_keys",
     "reply_lines",

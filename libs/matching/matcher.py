@@ -116,6 +116,7 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
         keys=facts.reply_keys(keys, parts, at, response),
         own_cut=facts.cut_keys(keys, parts, response, record.outcome),
         own_lines=facts.reply_lines(keys, replies, 8 if kind == "compaction" else 2),
+        own_heads=facts.heads(keys, replies),
         own_spawns=facts.spawn_keys(keys, records.call_texts(replies, SPECIFIC)),
         own_response=keys.of("response", apart(response.id)) if parsed.dialect == "responses" and response.id else "",
         brought=facts.brought(parts),

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from libs.matching.choose import Candidate, Choice, Verdict, choose, classify, settled
+from libs.matching.choose import Candidate, Choice, Verdict, choose, classify, settled, waits
 from libs.matching.plan import Earlier, Late, Limits, Plan, Result
 
 MAX_EXPIRED = 8  # sessions expired per exchange, so that no single one pays for a quiet night
@@ -114,6 +114,7 @@ class _Slot:
             calls=plan.calls,
             ids=plan.ids,
             brought=plan.brought,
+            heads=plan.own_heads,
             previous=found.id if found else "",
             bound=verdict.turn.id if verdict.turn else "",
         )
@@ -125,8 +126,8 @@ class _Slot:
         for key in [k for _, k in plan.keys] + plan.own_cut + plan.own_lines + plan.own_spawns + [plan.own_response]:
             if key and plan.delivered:
                 self._put(key, plan.id, limits)
-        if choice.found is None and plan.kind == "main" and choice.reason == "reply_not_served" and plan.slots:
-            for level, key in plan.slots[0].probes:
+        if choice.found is None and plan.kind == "main":
+            for level, key in waits(plan, choice):
                 waiting = self.waiting.setdefault(key, [])
                 if len(waiting) < limits.max_entries:
                     waiting.append((plan.id, level))
@@ -166,7 +167,7 @@ class _Slot:
     def _late(self, plan: Plan, limits: Limits, entry: Entry) -> list[Late]:
         """Answers that were read before this turn: bind them now."""
         found: list[Late] = []
-        for _, key in plan.keys:
+        for key in [*(k for _, k in plan.keys), plan.own_response]:
             for other_id, level in self.waiting.get(key, ()):
                 other = self.entries.get(other_id)
                 if other is None or other.one.bound or other.one.kind != "main" or other_id == plan.id:

@@ -67,6 +67,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     keys: list[tuple[str, str]]  # (level, key) of the own reply
     own_cut: list[str]  # keys of the request, when the reply was cut short
     own_lines: list[str]
+    own_heads: list[str]  # marks of the first line of each choice
     own_spawns: list[str]
     own_response: str
     brought: list[str]  # marks of the short assistant texts in the request

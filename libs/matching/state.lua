@@ -152,13 +152,28 @@ local function leaders(votes, known, order, ends)
   return lead, most
 end
 
+local HEADLESS = 3
+local function has_head(one, there)
+  for _, head in ipairs(one.heads) do if there[head] then return true end end
+  return false
+end
+
+local function piece_of(one, there, level)
+  if level == 'bridge' then return one.kind == 'compaction' end
+  return has_head(one, there)
+end
+
 local function by_lines(groups, level, at)
+  local there = {}
+  for _, group in ipairs(groups) do
+    for _, key in ipairs(group) do there[string.sub(key, 1, 8)] = true end
+  end
   local votes, known, order, ends, sure = {}, {}, {}, {}, false
   for _, group in ipairs(groups) do
     for _, key in ipairs(group) do
       local all, those = under(key), {}
       for _, c in ipairs(all) do
-        if eligible(c) and (level ~= 'bridge' or c.kind == 'compaction') then those[#those + 1] = c end
+        if eligible(c) and piece_of(c, there, level) then those[#those + 1] = c end
       end
       if #those == 1 and #all == 1 then sure = true end
       local first = #ends == 0
@@ -170,7 +185,7 @@ local function by_lines(groups, level, at)
       end
     end
     local lead, most = leaders(votes, known, order, ends)
-    if most >= 2 or (most == 1 and sure) then
+    if #lead > 0 and most >= (not has_head(lead[1], there) and HEADLESS or sure and 1 or 2) then
       local found = narrow(lead, level, at)
       if found.found then return found end
     end
@@ -186,13 +201,20 @@ local function brought_all(one, passed)
 end
 
 local function by_slots()
-  local passed, doubt = {}, nil
+  local passed, doubt, open = {}, nil, 0
+  local function none(reason)
+    local choice = nothing(reason)
+    choice.open = open
+    return choice
+  end
   for i, slot in ipairs(plan.slots) do
     local found
-    for _, probe in ipairs(slot.probes) do
+    for n, probe in ipairs(slot.probes) do
+      if i == 1 then open = n - 1 end
       found = pick(probe[2], probe[1], i - 1)
       if found then break end
     end
+    if i == 1 and not found then open = #slot.probes end
     if not found or not found.found then
       doubt = doubt or (found and 'ambiguous')
       local row = {}
@@ -203,12 +225,12 @@ local function by_slots()
       found = pieces.found and pieces or nil
     end
     if found and found.found then
-      return brought_all(found.found, passed) and found or nothing('reply_not_served')
+      return brought_all(found.found, passed) and found or none('reply_not_served')
     end
     if not slot.filler and slot.mark == '' then break end
     if not slot.filler then passed[#passed + 1] = slot.mark end
   end
-  return nothing(doubt or (#plan.slots > 0 and 'reply_not_served' or 'first_request'))
+  return none(doubt or (#plan.slots > 0 and 'reply_not_served' or 'first_request'))
 end
 
 local function bare()
@@ -379,7 +401,7 @@ local function remembered(said)
   end
   return {id = plan.id, now = plan.now, done = plan.done, delivered = plan.delivered, outcome = plan.outcome,
     session = session ~= '' and session or 'auto:' .. plan.id, named = plan.session, kind = said.kind,
-    same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, brought = plan.brought, captured = plan.captured,
+    same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, brought = plan.brought, heads = plan.own_heads, captured = plan.captured,
     previous = found and found.id or '', bound = said.turn and said.turn.id or '', answered = {}, light = light}
 end
 
@@ -395,7 +417,7 @@ local function leave_keys()
   for _, k in ipairs(plan.own_cut) do put(k) end
   for _, k in ipairs(plan.own_lines) do put(k) end
   for _, k in ipairs(plan.own_spawns) do put(k) end
-  if plan.own_response ~= '' then put(plan.own_response) end
+  if plan.own_response ~= '' then collect(plan.own_response) end
   return waiting
 end
 
@@ -409,8 +431,10 @@ local function remember(choice, said)
   end
   local waiting = leave_keys()
   if not choice.found and plan.kind == 'main' then
-    if choice.reason == 'reply_not_served' and #plan.slots > 0 then
-      for _, probe in ipairs(plan.slots[1].probes) do wait_under(probe[2], probe[1]) end
+    if plan.previous ~= '' then wait_under(plan.previous, 'response') end
+    for n = 1, plan.previous == '' and choice.open or 0 do
+      local probe = plan.slots[1].probes[n]
+      wait_under(probe[2], probe[1])
     end
   end
   into_session(one)

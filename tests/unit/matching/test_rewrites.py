@@ -189,11 +189,7 @@ def test_a_trailing_context_block_that_moves_to_the_end() -> None:
 def test_stamps_and_reminders_on_the_newest_message_only() -> None:
     w = World()
     first = w.exchange(
-        [
-            user(
-                "[Sun 2026-11-29 13:34 UTC] List the folder and its notes, please.\n\nReply with whole files, in English."
-            )
-        ],
+        [user("[Sun 2026-11-29 13:34 UTC] List the folder and its notes, please.\n\nReply with whole files.")],
         "Ok.",
     )
     asked = user("[Sun 2026-11-29 13:35 UTC] No lists, please.\n\nReply with whole files, in English.")
