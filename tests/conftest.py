@@ -1,7 +1,8 @@
 """Real processes for integration tests: one broker and one Redis for the whole run, clean names and keys per test.
 
-KAFKA_BOOTSTRAP_SERVERS (an Apache Kafka) and REDIS_URL take the place of the local ones when they are set. That Redis
-database is flushed before each test that asks for it, so give it one of its own.
+KAFKA_BOOTSTRAP_SERVERS (an Apache Kafka) and REDIS_URL take the place of the local ones when they are set; with
+KAFKA_HOME (an unpacked Apache Kafka, and Java) a Kafka is started here. Both run with the idempotent producer on. That
+Redis database is flushed before each test that asks for it, so give it one of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    from deploy.local import broker as local
+    from deploy.local import broker as tansu
+    from deploy.local import kafka
 
-    process, bootstrap = local.start(tmp_path_factory.mktemp("broker") / "broker.log")
+    folder = tmp_path_factory.mktemp("broker")
+    process, bootstrap = kafka.start(folder) if kafka.available() else tansu.start(folder / "broker.log")
     yield bootstrap
-    process.stop(5.0)
+    process.stop(20.0)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +69,7 @@ def kafka_env(broker: str) -> dict[str, str]:
             "CLAWBACK_KAFKA_SESSION_TIMEOUT_MS": "6000",  # Apache Kafka's smallest
             "CLAWBACK_KAFKA_HEARTBEAT_INTERVAL_MS": "500",
         }
-        if os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
+        if os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or os.environ.get("KAFKA_HOME")
         else CLIENT_ENV
     )
     return {"CLAWBACK_KAFKA_BOOTSTRAP_SERVERS": broker, **tuning}

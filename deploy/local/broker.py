@@ -41,14 +41,15 @@ def start(log: Path, port: int = 0, *, wait_seconds: float = 20.0) -> tuple[Proc
     bootstrap = f"127.0.0.1:{port}"
     # On a thread of its own: the caller may be inside an event loop.
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(lambda: asyncio.run(_answers(process, bootstrap, wait_seconds))).result()
-    if not answers:
+        up = pool.submit(lambda: asyncio.run(answers(process, bootstrap, wait_seconds))).result()
+    if not up:
         process.stop(1.0)
         raise ConfigError(f"the broker does not answer on {bootstrap}; its log {log} ends:\n{process.tail()}")
     return process, bootstrap
 
 
-async def _answers(process: Process, bootstrap: str, wait_seconds: float) -> bool:
+async def answers(process: Process, bootstrap: str, wait_seconds: float) -> bool:
+    """Wait until a broker speaks Kafka's protocol there. False when it ends or the time is over."""
     deadline = asyncio.get_running_loop().time() + wait_seconds
     port = int(bootstrap.rpartition(":")[2])
     while process.alive() and asyncio.get_running_loop().time() < deadline:
