@@ -9,17 +9,19 @@ from collections.abc import Collection
 import msgspec
 
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
-from libs.errors import DeadLetterError
+from libs.errors import ClawbackError, DeadLetterError, RetryError, StopError
 from libs.learning.releases import Chain
 from libs.streams.dead_letters import dead_letter
 from libs.streams.types import Done, Output, Partition, Position, StreamRecord
 from libs.telemetry import metrics
+from libs.telemetry.logs import get_logger
 from services.trainer.learner import Learner
 from services.trainer.memory import trim
 from services.trainer.store import Store, after_batch, after_command, after_publish
 from services.trainer.turns import FairTurns
 
 BATCHES, RELEASES = "training.batches", "policy.releases"
+_log = get_logger("trainer")
 _COMMANDS = ("rolled_back", "promoted")
 
 
@@ -49,7 +51,7 @@ class TrainerHandler:
         state = self._store.get(batch.scenario)
         if batch.batch_id in state.batches:
             again = state.pending if state.pending and state.pending.batch_id == batch.batch_id else None
-            return self._done(record, batch, again, repeated=True)
+            return self._done(record, batch, again)
         position = self._position(record, passed=False)
         started = time.monotonic()
         try:
@@ -63,13 +65,26 @@ class TrainerHandler:
         return self._done(record, batch, event)
 
     def _process(self, batch: TrainingBatch, position: dict[str, int]) -> PolicyRelease:
-        event = self._learner.process(batch, position)
-        trim()
-        return event
+        """The batch's event, also when the step breaks: a batch never ends without one."""
+        try:
+            return self._learner.process(batch, position)
+        except (RetryError, StopError):
+            raise  # the cause lies outside the batch
+        except OSError as error:
+            self._learner.forget()
+            message = f"cannot write the checkpoint of batch {batch.batch_id}: {error}; free or repair the disk"
+            raise RetryError(message, reason="disk") from error
+        except Exception as error:
+            self._learner.forget()
+            reason = error.reason if isinstance(error, ClawbackError) else "fault"
+            _log.exception("the batch changed nothing", batch=batch.batch_id, scenario=batch.scenario)
+            return self._learner.failed(batch, f"{reason}: {error}"[:500])
+        finally:
+            trim()
 
-    def _done(
-        self, record: StreamRecord, batch: TrainingBatch, event: PolicyRelease | None, *, repeated: bool = False
-    ) -> Done:
+    def _done(self, record: StreamRecord, batch: TrainingBatch, event: PolicyRelease | None) -> Done:
+        """`event` None: the batch's event is out already, the record came again."""
+
         async def finalize() -> None:
             position = self._position(record, passed=True)
             state = after_publish(self._store.get(batch.scenario), batch.batch_id, position)
@@ -84,7 +99,7 @@ class TrainerHandler:
                 dead_letter(
                     record,
                     service="trainer",
-                    reason=event.reason,
+                    reason=event.reason.partition(":")[0],
                     error=f"batch {batch.batch_id} changed nothing: {event.reason}",
                     attempts=1,
                     failed_at=event.created_at,

@@ -157,6 +157,10 @@ class Learner:
         result.metrics["gate_signal"] = float(result.signal)
         return result
 
+    def failed(self, batch: TrainingBatch, reason: str) -> PolicyRelease:
+        """The event of a batch that could not be trained at all."""
+        return self._event("failed", batch, self.store.get(batch.scenario), dropped={}, reason=reason)
+
     def _select(self, batch: TrainingBatch, state: ScenarioState) -> tuple[list[TrainSample], dict[str, str]]:
         """Samples that may train, and why each other one may not."""
         dropped: dict[str, str] = {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from libs.contracts import Adapter, PolicyRelease, TrainingBatch, decode, encode
+from libs.contracts import Adapter, DeadLetter, PolicyRelease, TrainingBatch, decode, encode
+from libs.errors import RetryError
 from libs.learning.checkpoint import base_digest, digest, load_release
 from libs.learning.model import ModelConfig, load_policy
 from libs.learning.objective import ObjectiveConfig
@@ -239,6 +242,43 @@ def fold_of(made: list[PolicyRelease]) -> Chain:
     for event in made:
         chain = fold(chain, event)
     return chain
+
+
+async def test_a_broken_batch_ends_in_an_event_and_a_dead_letter_and_the_next_one_trains(
+    tmp_path: Path, model_dir: Path
+) -> None:
+    handler = make(tmp_path, model_dir)
+    first = await run(handler, batch("b1", sample("f1")), 0)
+    done = await handler.handle(record(batch("b2", sample("f2"), sample("f2")), 1))
+    (event,) = events(done)
+    assert (event.event, event.serving) == ("failed", first.release_id)
+    assert event.reason.startswith("repeated: a batch names one feedback twice")
+    letters = [decode(o.value, DeadLetter) for o in done.outputs if o.topic == "dead.letters"]
+    assert [(x.reason, x.source_offset) for x in letters] == [("repeated", 1)]
+    third = await run(handler, batch("b3", sample("f3", release_id=first.release_id)), 2)
+    alone = make(tmp_path / "alone", model_dir)
+    await run(alone, batch("b1", sample("f1")), 0)
+    same = await run(alone, batch("b3", sample("f3", release_id=first.release_id)), 1)
+    assert third.weights is not None and same.weights is not None
+    assert third.weights.digest == same.weights.digest
+
+
+async def test_a_full_disk_is_waited_out(tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = make(tmp_path / "full", model_dir)
+    b = batch("b1", sample("f1"))
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RetryError, match="free or repair the disk"):
+        await handler.handle(record(b))
+    monkeypatch.setattr(os, "fsync", real)
+    event = await run(handler, b)
+    undisturbed = await run(make(tmp_path / "b", model_dir), b)
+    assert event.weights is not None and undisturbed.weights is not None
+    assert event.weights.digest == undisturbed.weights.digest
 
 
 async def test_a_new_log_is_read_from_its_start_and_told_what_serves(tmp_path: Path, model_dir: Path) -> None:
