@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import uuid_utils
+from msgspec import structs
 
 from libs.contracts import BASE_RELEASE, Capture, TrafficRaw, encode
 from libs.contracts.traffic_raw import Outcome
@@ -36,9 +37,9 @@ class Exchange:
     content_encoding: str = ""
     received_at: float = field(default_factory=time.time)
     exchange_id: str = field(default_factory=lambda: str(uuid_utils.uuid7()))
-    request: Any = None  # the decoded and redacted body, once prepared
+    draft: TrafficRaw | None = None  # the request's part of the record, redacted, once prepared
+    key: bytes = b""
     redacted: bool = False
-    prepared: bool = False
     recorded: bool = False
 
 
@@ -78,7 +79,7 @@ class Recorder:
         """Write the record: at once if it is small, else in a thread, waiting no longer than the stated bound."""
         if exchange.recorded:
             return
-        if exchange.prepared:
+        if exchange.draft is not None:
             self._write(exchange, served, lambda: self._build(exchange, served))
             return
         await asyncio.wait({self.record_soon(exchange, served)}, timeout=self._wait_seconds)
@@ -115,13 +116,29 @@ class Recorder:
             return
         self._write(exchange, served, lambda: built)
 
-    def _prepare(self, exchange: Exchange) -> None:
-        if exchange.prepared:
-            return
+    def _prepare(self, exchange: Exchange) -> TrafficRaw:
+        """All of the record that the request decides, so that little is left to do when the response is there."""
+        if exchange.draft is not None:
+            return exchange.draft
         body = msgspec.json.decode(decompress(exchange.body, exchange.content_encoding))
-        exchange.request, exchange.redacted = self._redact(body)
-        exchange.headers, _ = self._redact(dict(exchange.headers))
-        exchange.prepared = True
+        request, exchange.redacted = self._redact(body)
+        headers, _ = self._redact(dict(exchange.headers))
+        draft = TrafficRaw(
+            exchange_id=exchange.exchange_id,
+            scenario=exchange.scenario,
+            tenant=exchange.tenant,
+            received_at=exchange.received_at,
+            completed_at=exchange.received_at,
+            path=exchange.path,
+            headers=headers,
+            request=request,
+            response=None,
+            outcome="completed",
+            release_id=BASE_RELEASE,
+        )
+        exchange.key = self._key_of(draft).encode()
+        exchange.draft = structs.replace(draft, request=msgspec.Raw(msgspec.json.encode(request)))
+        return exchange.draft
 
     def _redact(self, value: Any) -> tuple[Any, bool]:
         if self._redactor is None:
@@ -133,24 +150,18 @@ class Recorder:
 
     def _build(self, exchange: Exchange, served: Served) -> tuple[bytes, bytes]:
         """Key and value of the record. Redacted text would not be what the captured tokens say: no capture then."""
-        self._prepare(exchange)
+        draft = self._prepare(exchange)
         response, redacted = self._redact(served.response)
         exchange.redacted = exchange.redacted or redacted
-        record = TrafficRaw(
-            exchange_id=exchange.exchange_id,
-            scenario=exchange.scenario,
-            tenant=exchange.tenant,
-            received_at=exchange.received_at,
+        record = structs.replace(
+            draft,
             completed_at=time.time(),
-            path=exchange.path,
-            headers=dict(exchange.headers),
-            request=exchange.request,
             response=response,
             outcome=served.outcome,
             release_id=served.release_id or BASE_RELEASE,
             capture=None if exchange.redacted else served.capture,
         )
-        return self._key_of(record).encode(), encode(record)
+        return exchange.key, encode(record)
 
     def _write(self, exchange: Exchange, served: Served, build: Callable[[], tuple[bytes, bytes]]) -> None:
         if exchange.recorded or not self._guarded(exchange, lambda: self._spool.append(*build())):
@@ -164,7 +175,7 @@ class Recorder:
         metrics.GATEWAY_SPOOL_BYTES.set(self._spool.size)
         self._wake()
 
-    def _guarded(self, exchange: Exchange, step: Callable[[], None]) -> bool:
+    def _guarded(self, exchange: Exchange, step: Callable[[], object]) -> bool:
         try:
             step()
         except Exception as error:

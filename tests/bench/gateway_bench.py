@@ -130,10 +130,11 @@ def litellm(port: int, upstream: int, home: Path) -> Process | None:
     )
     argv = [str(binary), "--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    env["LITELLM_MASTER_KEY"] = "sk-bench"  # it refuses to start without one
     return spawn("litellm", argv, home / "litellm.log", env, home)
 
 
-async def answers(session: aiohttp.ClientSession, url: str, seconds: float = 120.0) -> None:
+async def answers(session: aiohttp.ClientSession, url: str, seconds: float = 90.0) -> None:
     async with asyncio.timeout(seconds):
         while True:
             try:

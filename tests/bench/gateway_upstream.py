@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 import sys
+from typing import cast
 
 import msgspec
 import uvloop
@@ -74,8 +75,7 @@ class Upstream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

@@ -7,7 +7,6 @@ rest stays as it was.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -20,8 +19,8 @@ HEADER = "x-clawback-capture"
 PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"})
 _MARKER = b'data:{"object":"clawback.capture"'
 _SPACE = re.compile(rb"[ \t]+")
-_KEY = re.compile(rb'[\s,]*"clawback"\s*:\s*(?=\{)')
-_decoder = json.JSONDecoder()
+_NAME = b'"clawback"'
+_COLON = re.compile(rb"\s*:\s*")
 
 
 class BuiltinCapture:
@@ -37,18 +36,20 @@ class BuiltinCapture:
         self.broken = False
 
     def strip(self, body: bytes) -> bytes:
-        """A whole response without its `clawback` key."""
-        at = body.rfind(b'"clawback"')
-        for match in reversed(list(_KEY.finditer(body))) if at >= 0 else ():
-            text = body[match.end() :].decode("utf-8", "replace")
-            try:
-                value, end = _decoder.raw_decode(text)
-            except ValueError:
-                continue
-            rest = text[end:].strip()
-            if rest == "}":  # the last key of the outermost object and nothing else
-                self._take(value)
-                return body[: match.start()] + text[end:].encode()
+        """A whole response without its `clawback` key, if that is the last key of the outermost object."""
+        at = body.rfind(_NAME)
+        while at >= 0:
+            colon = _COLON.match(body, at + len(_NAME))
+            end = body.rstrip()
+            if colon and end.endswith(b"}"):
+                try:
+                    value = msgspec.json.decode(end[colon.end() : -1])
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    value = None  # more than one value follows: not the last key
+                if isinstance(value, dict):
+                    self._take(value)
+                    return body[:at].rstrip().removesuffix(b",").rstrip() + body[len(end) - 1 :]
+            at = body.rfind(_NAME, 0, at)
         return body
 
     def feed(self, chunk: bytes) -> bytes:
