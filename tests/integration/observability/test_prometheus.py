@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from deploy.grafana.panels import DASHBOARDS
+from deploy.local.stack import readiness
 from libs.contracts import Adapter, Array, Record, encode
 from libs.streams.config import ServiceSettings
 from libs.streams.kafka import KafkaProducer
@@ -311,6 +312,7 @@ def test_what_only_faults_bring_is_on_the_panels(world: World, monkeypatch: pyte
         return {m for m in FAULTS_ONLY if not world.query(f"last_over_time({m}[15m])")}
 
     until(lambda: not missing(), within_seconds=60, why="every other series was seen")
+    until(lambda: readiness(world.stack.services["policy"].url)[0], why="the policy serves again")
 
 
 def test_spool_growing_while_the_broker_is_away(world: World) -> None:

@@ -162,12 +162,10 @@ def test_what_ails_the_whole_system(options: Any, cause: str) -> None:
 
 
 def test_what_stops_all_signal_comes_first_and_every_finding_has_figure_and_fix() -> None:
-    records = [
-        *healthy(),
-        *(r for i in range(6) for r in Talk(f"x{i}", ["t"], T0, "other", classes={0: "side"}).records()),
-    ]
-    findings = diagnose(system(records, lag={"clawback-judge": {"turns.matched": 900}}))
-    assert [f.severity for f in findings] == ["stops", "costs"]
+    aside = [r for i in range(6) for r in Talk(f"x{i}", ["t"], T0, "other", classes={0: "side"}).records()]
+    untagged = [r for i in range(3) for r in Talk(f"z{i}", ["a", "b"], T0, "zz", tagged=False).records()]
+    findings = diagnose(system([*healthy(), *aside, *untagged], lag={"clawback-judge": {"turns.matched": 900}}))
+    assert [f.severity for f in findings] == ["stops", "costs", "note"]
     assert all(f.says and f.figure and f.fix for f in findings)
-    page = tell(system(records), findings)
-    assert page.index("STOPS ALL SIGNAL  other:") < page.index("costs signal")
+    page = tell(system(aside), findings)
+    assert page.index("STOPS ALL SIGNAL  other:") < page.index("costs signal") < page.index("note  zz:")
