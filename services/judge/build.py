@@ -20,6 +20,8 @@ from services.judge.config import JudgeSettings
 from services.judge.handler import JudgeHandler
 from services.judge.state import RedisBallots, TokenBudget
 
+_REDIS_CONNECTIONS = 64  # half for votes, half for budgets
+
 
 def options(settings: JudgeSettings) -> Options:
     return Options(
@@ -42,7 +44,7 @@ async def open_handler(settings: JudgeSettings) -> AsyncIterator[JudgeHandler]:
     async with AsyncExitStack() as stack:
         redis: ScriptStore | None = None
         if settings.judge_kind == "prm" and (settings.judge_cache_ttl_seconds or settings.judge_budget_tokens):
-            redis = ScriptStore(settings.redis_url, max_connections=settings.judge_prm_max_concurrency)
+            redis = ScriptStore(settings.redis_url, max_connections=_REDIS_CONNECTIONS)
             stack.push_async_callback(redis.close)
         judge = await _judge(settings, stack)
         yield JudgeHandler(
@@ -76,7 +78,9 @@ async def _judge(settings: JudgeSettings, stack: AsyncExitStack) -> Judge:
 
 def _store(settings: JudgeSettings, redis: ScriptStore | None, stack: AsyncExitStack) -> BallotStore | None:
     store = (
-        RedisBallots(redis, settings.judge_cache_ttl_seconds) if redis and settings.judge_cache_ttl_seconds else None
+        RedisBallots(redis, settings.judge_cache_ttl_seconds, at_once=_REDIS_CONNECTIONS // 2)
+        if redis and settings.judge_cache_ttl_seconds
+        else None
     )
     if not settings.judge_record_votes_path:
         return store

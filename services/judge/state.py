@@ -5,6 +5,7 @@ Both only save calls and money. Redis away: no ballots are found, and the budget
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -21,13 +22,15 @@ _log = get_logger("judge.state")
 class RedisBallots:
     """A BallotStore with a TTL. Key: clawback:judge:ballots:<question key>."""
 
-    def __init__(self, store: ScriptStore, ttl_seconds: int) -> None:
+    def __init__(self, store: ScriptStore, ttl_seconds: int, *, at_once: int = 32) -> None:
         self._store = store
         self._ttl = ttl_seconds
+        # No more than the pool has connections: waiting for one there would time out and look like an outage of Redis.
+        self._gate = asyncio.Semaphore(at_once)
 
     async def get(self, key: str) -> list[Ballot] | None:
         try:
-            async with self._store.errors():
+            async with self._gate, self._store.errors():
                 found = await self._store.redis.get(_ballots_key(key))
         except RetryError as error:
             _log.warning("no cached votes", error=str(error))
@@ -42,7 +45,7 @@ class RedisBallots:
 
     async def put(self, key: str, ballots: Sequence[Ballot]) -> None:
         try:
-            async with self._store.errors():
+            async with self._gate, self._store.errors():
                 await self._store.redis.set(_ballots_key(key), msgspec.json.encode(list(ballots)), ex=self._ttl)
         except RetryError as error:
             _log.warning("votes not cached", error=str(error))

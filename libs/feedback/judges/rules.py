@@ -44,7 +44,7 @@ class RulesJudge:
         seen = situation(question)
         known = languages(self.folder)
         if seen.undo:
-            return [_undo(question, seen, known)]
+            return _undo(question, seen, known)
         spoken = "\n".join(w.text for w in seen.words)
         if not spoken.strip():
             return _machine(question, seen)
@@ -70,12 +70,14 @@ def _version(folder: Path) -> str:
     return f"rules-{fingerprint(folder)}-{code.hexdigest()[:8]}"
 
 
-def _undo(question: Question, seen: Situation, known: Sequence[Language]) -> Judgement:
+def _undo(question: Question, seen: Situation, known: Sequence[Language]) -> list[Judgement]:
     number = undone(question, [m.text for m in seen.before_undo], [m.text for m in seen.after_undo])
+    if number is None:
+        return []
     spoken = "\n".join(w.text for w in seen.words)
     advice = advise(read(spoken, known).clauses) if spoken else advise([])
     hint = advice.hint if number == question.number else ""
-    return Judgement(number, -1, "redo", advice.rejected, advice.preserved, hint, ground="undone by command")
+    return [Judgement(number, -1, "redo", advice.rejected, advice.preserved, hint, ground="undone by command")]
 
 
 def _machine(question: Question, seen: Situation) -> list[Judgement]:

@@ -43,6 +43,7 @@ class Reading:
     redo: list[str] = field(default_factory=list)
     change: list[str] = field(default_factory=list)
     alter: list[str] = field(default_factory=list)
+    weak: list[str] = field(default_factory=list)
     create: list[str] = field(default_factory=list)
     builds: list[str] = field(default_factory=list)
     pronoun: list[str] = field(default_factory=list)
@@ -140,7 +141,8 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
         if has("extend", bare):
             out.extend.append(text)
     if not asks and (has("alter", bare) or has("instead", text)):
-        out.alter.append(text)
+        # "move the imports" may alter what was delivered or be the next task: what it is about decides
+        (out.weak if has("weak", bare) and not has("instead", text) else out.alter).append(text)
     if not asks:
         _acceptance(text, language, out)
     elif "," in text:
@@ -152,13 +154,14 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
         instructions = _instructions(text, language)
         out.clauses.extend(instructions)
         if not creates and not asks:
-            out.alter.extend(c.text for c in instructions if has("alter", c.text))
+            out.alter.extend(c.text for c in instructions if has("alter", c.text) and not has("weak", c.text))
         if not creates:
             # "no lists, please": a property of the reply that is not wanted
             out.change.extend(c.text for c in instructions if c.wish == "avoid" and _aspect(c))
             but = language.find("but", text)
-            late = [c for c in instructions if but and c.wish in {"avoid", "do"} and text.find(c.text) >= but.start()]
-            out.change.extend(c.text for c in late)
+            turns = but is not None and text[: but.start()].rstrip(" ").endswith(",")
+            late = [c for c in instructions if turns and but and text.find(c.text) >= but.start()]
+            out.change.extend(c.text for c in late if c.wish in {"avoid", "do"})
 
 
 def _acceptance(text: str, language: Language, out: Reading) -> None:

@@ -10,8 +10,9 @@ from libs.feedback.rules.repeat import Repeat
 from libs.feedback.rules.situation import Situation
 
 _FEW_WORDS = 10
-_SAME_MATTER = 0.75
+_SAME_MATTER = 0.5
 _OTHER_MATTER = 0.2
+_SAME_OBJECT = 0.3
 _BARE_NO_CHARS = 5
 
 
@@ -63,8 +64,10 @@ def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> D
     other = r.assent or r.create or r.pronoun or r.builds or r.onward or r.questions or seen.switch or seen.fresh
     # A long instruction that shares nothing with the turn is about something else.
     close = related > 0 or len(" ".join(w.text for w in seen.words).split()) <= _FEW_WORDS
-    if r.alter and close and not other:
-        return Decision(-1, "correction", r.alter[0])
+    altered = r.alter if close else []
+    altered = altered or (r.weak if related >= _SAME_OBJECT else [])
+    if altered and not other:
+        return Decision(-1, "correction", altered[0])
     return None
 
 
@@ -75,7 +78,7 @@ def _acceptance(seen: Situation, r: Reading, repeat: Repeat, related: float) -> 
         return Decision(1, "built_on", (r.assent or r.yes)[0])
     if repeat == "parallel" or r.doubt:
         return Decision(0)
-    if r.onward and (r.create or r.pronoun or r.questions or r.alter or r.builds):
+    if r.onward and (r.create or r.pronoun or r.questions or r.alter or r.weak or r.builds):
         return Decision(1, "moved_on", r.onward[0])
     if r.transform:
         return Decision(0, "ambiguous", "puts the reply into another form: altered or built on")
@@ -93,6 +96,6 @@ def _acceptance(seen: Situation, r: Reading, repeat: Repeat, related: float) -> 
         return Decision(0, "ambiguous", "adds to the reply: altered or extended")
     if (r.create or r.pronoun) and not r.alter:
         return Decision(1, "moved_on", r.create[0])
-    if (seen.switch or seen.fresh) and (r.create or r.builds):
+    if (seen.switch or seen.fresh) and (r.create or r.builds or r.weak):
         return Decision(1, "moved_on", "went on to something else")
     return Decision(0)

@@ -37,6 +37,7 @@ CUES = (
     "transform",
     "redo",
     "change",
+    "weak",
     "alter",
     "create",
     "builds",

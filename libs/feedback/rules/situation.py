@@ -45,13 +45,17 @@ def person_words(messages: Sequence[Message]) -> list[Words]:
 def boilerplate(question: Question) -> frozenset[str]:
     """Lines that stand in the next state and in an earlier message alike: a client adds them to what a person says.
 
-    When nothing else is left of the next state, the person repeated a request, and there is no boilerplate.
+    A message of which nothing else is left repeats a request; its lines are no boilerplate.
     """
     before = [*(m for turn in question.earlier for m in turn.prompt), *question.prompt]
     known = {line for m in before if m.role == "user" for line in _lines(m.text)}
-    new = [line for m in question.next_state if m.role == "user" for line in _lines(m.text, at_least=1)]
-    common = frozenset(line for line in new if line in known)
-    return common if any(line not in common for line in new) else frozenset()
+    found: set[str] = set()
+    for message in question.next_state:
+        lines = _lines(message.text, at_least=1) if message.role == "user" else []
+        common = {line for line in lines if line in known}
+        if len(common) < len(set(lines)):
+            found |= common
+    return frozenset(found)
 
 
 def without(messages: Sequence[Message], lines: frozenset[str]) -> list[Message]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from libs.feedback.judge import NumberedTurn, Question
 from libs.feedback.rules.language import Language, group
-from libs.feedback.rules.text import stems
+from libs.feedback.rules.text import stems, user_messages
 from libs.feedback.rules.tools import is_call
 
 FULL_WINDOW = 8  # with so many turns shown the oldest one need not be the session's first
@@ -39,16 +39,23 @@ def names_earlier(question: Question, text: str, candidates: Sequence[Language])
     return bool(question.earlier) and any(language.has(cue, text) for language in candidates for cue in cues)
 
 
-def undone(question: Question, texts: Sequence[str], undo_at: Sequence[str]) -> int:
-    """The turn whose change an undo command takes back: the one whose results name the commit, otherwise the last."""
+def undone(question: Question, texts: Sequence[str], undo_at: Sequence[str]) -> int | None:
+    """The turn whose change an undo command takes back: the one whose results name the commit, otherwise the last one
+    that was not merely asked a question. None when that one is not shown."""
     commits = {c for text in undo_at for c in _COMMIT.findall(text)}
-    if not commits or any(c in text for c in commits for text in texts):
+    if any(c in text for c in commits for text in texts):
         return question.number
     for turn in reversed(question.earlier):
         following = question.turn(turn.number + 1)
         if following and any(c in m.text for c in commits for m in following.prompt):
             return turn.number
-    return question.number
+    shown = (_answered(question), *reversed(question.earlier))
+    return next((turn.number for turn in shown if not _only_asked(turn)), None)
+
+
+def _only_asked(turn: NumberedTurn) -> bool:
+    said = user_messages(turn.prompt)
+    return bool(said) and said[-1].command == "ask"
 
 
 def _by_content(question: Question, text: str, language: Language) -> int | None:

@@ -108,6 +108,11 @@ def test_the_same_request_again_rejects_and_a_parallel_one_does_not() -> None:
     assert verdict("hi", prompt=(Message("user", "hi"),)) == 0
 
 
+def test_a_repeated_request_after_client_commands_is_still_one() -> None:
+    asked = (Message("user", "Write a haiku about the spring rain"),)
+    assert verdict("/clear", "/drop poems.md", "Write a haiku about the spring rain", prompt=asked) == -1
+
+
 def test_undo_rejects_the_turn_that_made_the_change() -> None:
     undo = [Message("user", "/undo"), Message("tool", "Removed: 3f2a91c Add retries")]
     assert judge(question(*undo)) == Judgement(1, -1, "redo", ground="undone by command")

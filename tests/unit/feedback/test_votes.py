@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.errors import ConfigError
@@ -50,6 +50,7 @@ def test_plurality_with_ties_neutral(votes: list[Verdict], want: int) -> None:
     assert plurality(votes) == want
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(st.lists(st.sampled_from(VERDICTS), max_size=5), st.integers(0, 4))
 def test_settled_means_that_no_completion_changes_it(votes: list[Verdict], left: int) -> None:
     if settled(votes, left):
@@ -57,6 +58,7 @@ def test_settled_means_that_no_completion_changes_it(votes: list[Verdict], left:
         assert ends == {plurality(votes)}
 
 
+@settings(deadline=None)  # a loaded machine is no failure
 @given(st.lists(st.tuples(st.sampled_from(VERDICTS), st.booleans()), min_size=1, max_size=4), st.integers(0, 3))
 def test_an_early_stop_never_changes_the_outcome(cast: list[tuple[Verdict, bool]], left: int) -> None:
     def make(votes: Sequence[tuple[Verdict, bool]]) -> list[Ballot]:
