@@ -28,6 +28,8 @@ from services.gateway.scrub import scrub
 from services.gateway.upstream import Target, Upstreams
 
 EXCHANGE_HEADER = "x-clawback-exchange-id"
+_SENDING_STEPS = 4  # turns of the event loop in which aiohttp connects to its writer task and writes
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[[web.Request, str, Caller], Awaitable[web.StreamResponse]]
 
@@ -101,8 +103,9 @@ class Proxy:
         try:
             call = asyncio.ensure_future(self._upstreams.call(target, request.method, request.raw_path, headers, body))
             recording.own_seconds += time.perf_counter() - began
-            await asyncio.sleep(0)  # the request is on its way; prepare the record while the upstream works
-            recording.prepare()
+            for _ in range(_SENDING_STEPS):
+                await asyncio.sleep(0)
+            recording.prepare()  # the request is on its way: prepare the record while the upstream works
             upstream = await call
         except RejectedError as error:
             await recording.failed(error_body(path, error))
