@@ -11,7 +11,6 @@ Rules, each from a measured loss or hang (docs/decisions/stream-loop.md):
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
@@ -19,6 +18,7 @@ from libs.errors import ClawbackError, RetryError, StopError
 from libs.streams.backend import Consumer, Producer
 from libs.streams.offsets import OffsetTracker
 from libs.streams.types import Done, Handler, Held, Partition, Position, StreamRecord
+from libs.streams.watchdog import Watchdog
 from libs.streams.work import Abandoned, LoopOptions, Worker
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
@@ -64,7 +64,9 @@ class StreamLoop:
         self._freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._fatal: StopError | None = None
-        self._last_fetch = time.monotonic()
+        self._watchdog = Watchdog(
+            service, consumer, self._trackers, self._options.stall_seconds, lambda: self._rebalancing
+        )
         self._gauge = metrics.IN_FLIGHT.labels(service)
         self.assigned = asyncio.Event()
 
@@ -92,10 +94,10 @@ class StreamLoop:
             raise self._fatal
 
     async def _run_started(self, stopping: asyncio.Task[bool]) -> None:
-        self._last_fetch = time.monotonic()
+        self._watchdog.alive()
         loops = [
             asyncio.create_task(self._guard(loop()), name=f"{self._service}.{loop.__name__}")
-            for loop in (self._fetching, self._ticking, self._committing, self._watching)
+            for loop in (self._fetching, self._ticking, self._committing, self._watchdog.watch)
         ]
         await stopping
         for task in loops:
@@ -154,10 +156,10 @@ class StreamLoop:
                     self._log.warning("fetch failed", error=str(error))
                 finally:
                     self._consumer.resume()
-        self._last_fetch = time.monotonic()
+        self._watchdog.alive()
 
     def _dispatch(self, record: StreamRecord) -> None:
-        self._last_fetch = time.monotonic()
+        self._watchdog.alive()
         partition = (record.topic, record.partition)
         tracker = self._trackers.setdefault(partition, OffsetTracker())
         if not tracker.add(record.offset):
@@ -288,7 +290,7 @@ class StreamLoop:
             self._log.exception("assignment failed")
             self._fail(StopError(f"no start position: {error!r}", reason="start_positions"))
         self._log.info("assigned", partitions=sorted(f"{t}-{p}" for t, p in partitions))
-        self._last_fetch = time.monotonic()
+        self._watchdog.alive()
         if self._fatal is None:
             self.assigned.set()
             if self._rebalancing:
@@ -308,25 +310,3 @@ class StreamLoop:
                     self._log.warning("not finished in time, left for the next owner", records=len(late))
         finally:
             self._worker.draining.clear()
-
-    # --- watchdog ------------------------------------------------------------------------------------------------
-
-    async def _watching(self) -> None:
-        while True:
-            await asyncio.sleep(min(5.0, self._options.stall_seconds / 4))
-            try:
-                unread = await self._consumer.unread()
-            except RetryError as error:
-                self._log.warning("the broker does not say how far behind this is", error=str(error))
-                self._last_fetch = time.monotonic()  # an absent broker is no stall
-                continue
-            for (topic, partition), count in unread.items():
-                tracker = self._trackers.get((topic, partition))
-                metrics.LAG.labels(self._service, topic, str(partition)).set(count + (len(tracker) if tracker else 0))
-            quiet = time.monotonic() - self._last_fetch
-            if self._rebalancing or not any(unread.values()):
-                self._last_fetch = time.monotonic()
-            elif quiet > self._options.stall_seconds:
-                raise StopError(
-                    f"no record for {quiet:.0f} s although {sum(unread.values())} wait: restarting", reason="stalled"
-                )
