@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from libs.contracts import TurnJudged, TurnMatched
 from libs.feedback.attribution import Feedback
@@ -56,34 +55,31 @@ def records(
     require_capture: bool = True,
 ) -> list[TurnJudged]:
     """One record per feedback; the answered turn always has one. `judged_at` is unix seconds."""
-    spoken = any(f.earlier is not None for f in feedback)
-    return [
-        _record(matched, f, judge, judged_at=judged_at, weights=weights, require_capture=require_capture, spoken=spoken)
-        for f in feedback
-    ]
+    elsewhere = any(f.earlier is not None for f in feedback)
+    made = []
+    for f in feedback:
+        captured = (f.earlier or matched).capture is not None or not require_capture
+        weight = weights.of(matched.evidence, f.outcome.kind, f.outcome.verdict)
+        made.append(_record(matched, f, judge, judged_at, weight, _reason(f, weight, captured, elsewhere)))
+    return made
+
+
+def _reason(feedback: Feedback, weight: float, captured: bool, elsewhere: bool) -> str:
+    said = feedback.outcome
+    if not said.verdict and not said.hints:
+        if said.votes and all(v.verdict is None for v in said.votes):
+            return said.votes[0].reason  # nobody was asked, which is something else than nothing found
+        return "about_earlier_turn" if elsewhere and feedback.earlier is None else "no_signal"
+    if weight <= 0:
+        return "implicit_only"
+    return "signal" if captured else "not_captured"
 
 
 def _record(
-    matched: TurnMatched,
-    feedback: Feedback,
-    judge: Judge,
-    *,
-    judged_at: float,
-    weights: Weights,
-    require_capture: bool,
-    spoken: bool,
+    matched: TurnMatched, feedback: Feedback, judge: Judge, judged_at: float, weight: float, reason: str
 ) -> TurnJudged:
     said = feedback.outcome
     turn = feedback.earlier or matched
-    # Not one valid vote: nobody was asked, which is something else than nothing found.
-    unheard = said.votes[0].reason if said.votes and all(v.verdict is None for v in said.votes) else ""
-    weight = weights.of(matched.evidence, said.kind, said.verdict)
-    reason = _reason(
-        said.verdict != 0 or bool(said.hints), weight, turn.capture is not None or not require_capture, unheard
-    )
-    if reason == "no_signal" and spoken and feedback.earlier is None:
-        reason = "about_earlier_turn"
-    disposition: Literal["train", "dropped"] = "train" if reason == "signal" else "dropped"
     return TurnJudged(
         feedback_id=feedback.feedback_id,
         turn_id=turn.turn_id,
@@ -99,7 +95,7 @@ def _record(
         target=feedback.target,
         evidence=matched.evidence,
         weight=weight,
-        disposition=disposition,
+        disposition="train" if reason == "signal" else "dropped",
         reason=reason,
         judge=judge.name,
         judge_version=judge.version,
@@ -115,11 +111,3 @@ def _record(
         judged_at=judged_at,
         capture=turn.capture,
     )
-
-
-def _reason(signal: bool, weight: float, captured: bool, unheard: str) -> str:
-    if not signal:
-        return unheard or "no_signal"
-    if weight <= 0:
-        return "implicit_only"
-    return "signal" if captured else "not_captured"

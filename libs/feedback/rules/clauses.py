@@ -96,72 +96,106 @@ def read(text: str, known: Sequence[Language], around: str = "") -> Reading:
     return reading
 
 
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    """One sentence in one language; `bare` is it without courtesies. It may ask, begin something new, wish."""
+
+    text: str
+    bare: str
+    language: Language
+    asks: bool
+    creates: bool
+    wishes: bool
+
+    def has(self, key: str) -> bool:
+        return self.language.has(key, self.text)
+
+    def opens(self, key: str) -> bool:
+        return self.language.has(key, self.bare)
+
+
 def _sentence(text: str, language: Language, out: Reading) -> None:
-    has = language.has
     bare = soften(text, language)
-    asks = has("question", text)
-    creates = has("create", bare)
-    wishes = has("wish", text)
-    if has("greeting", text):
+    has = language.has
+    s = _Sentence(text, bare, language, has("question", text), has("create", bare), has("wish", text))
+    if s.has("greeting"):
         out.greeting = True
         return
-    if has("sarcasm", text):
-        out.sarcasm.append(text)
-    if has("opening_no", text) and not has("harmless_no", text):
-        out.negative.append(text)
-    if has("negative", text):
-        out.negative.append(text)
-    # In a new task "the app crashes when ..." describes the task, not the reply.
-    if has("fault", text) and not asks and not creates:
-        out.fault.append(text)
-    redo = language.find("redo", text)
-    if redo is not None and (wishes or not asks) and (not creates or len(redo[0]) * 2 > len(bare)):
-        out.redo.append(text)
-    if has("assent", text.strip(" .!?")) and not asks:
-        out.assent.append(text)
-    if has("yes", text.strip(" .!")):
-        out.yes.append(text)
-    if has("transform", bare):
-        out.transform.append(text)
-    if has("doubt", text):
-        out.doubt.append(text)
-    if has("next", text):
-        out.onward.append(text)
-    if has("builds", text):
-        out.builds.append(text)
-    # "explain it in simple words" changes the reply; "explain black holes in simple words" is another task
-    about_reply = wishes or (not asks and (not creates or has("pronoun", bare) or len(words(bare)) <= _SHORT_WORDS))
-    if about_reply and (has("change", text) or (wishes and has("alter", bare))):
-        out.change.append(text)
-    if asks and not wishes:
-        # "can you write a cover letter?" is a request in the form of a question
-        (out.requests if creates and has("polite", text) else out.questions).append(text)
-    elif creates:
-        (out.pronoun if has("pronoun", bare) else out.create).append(text)
-        if has("extend", bare):
-            out.extend.append(text)
-    if not asks and (has("alter", bare) or has("instead", text)):
-        # "move the imports" may alter what was delivered or be the next task: what it is about decides
-        (out.weak if has("weak", bare) and not has("instead", text) else out.alter).append(text)
-    if not asks:
+    _rejections(s, out)
+    _going_on(s, out)
+    _commands(s, out)
+    if not s.asks or s.wishes:
+        _instruct(s, out)
+    if not s.asks:
         _acceptance(text, language, out)
     elif "," in text:
         # "great, and how do I ...?": the word before the question stands for itself
         head = text.split(",")[0]
         if len(words(head)) <= 3 and not has("question", head):
             _acceptance(head, language, out)
-    if not asks or wishes:
-        instructions = _instructions(text, language)
-        out.clauses.extend(instructions)
-        if not creates and not asks:
-            out.alter.extend(c.text for c in instructions if has("alter", c.text) and not has("weak", c.text))
-        if not creates:
-            # "no lists, please": a property of the reply that is not wanted
-            out.change.extend(c.text for c in instructions if c.wish == "avoid" and _aspect(c))
-            but = language.find("but", text)
-            turns = but is not None and text[: but.start()].rstrip(" ").endswith(",")
-            late = [c for c in instructions if turns and but and text.find(c.text) >= but.start()]
-            out.change.extend(c.text for c in late if c.wish in {"avoid", "do"})
+
+
+def _rejections(s: _Sentence, out: Reading) -> None:
+    if s.has("sarcasm"):
+        out.sarcasm.append(s.text)
+    if s.has("negative") or (s.has("opening_no") and not s.has("harmless_no")):
+        out.negative.append(s.text)
+    # In a new task "the app crashes when ..." describes the task, not the reply.
+    if s.has("fault") and not s.asks and not s.creates:
+        out.fault.append(s.text)
+    redo = s.language.find("redo", s.text)
+    if redo is not None and (s.wishes or not s.asks) and (not s.creates or len(redo[0]) * 2 > len(s.bare)):
+        out.redo.append(s.text)
+
+
+def _going_on(s: _Sentence, out: Reading) -> None:
+    if not s.asks and s.language.has("assent", s.text.strip(" .!?")):
+        out.assent.append(s.text)
+    if s.language.has("yes", s.text.strip(" .!")):
+        out.yes.append(s.text)
+    if s.has("doubt"):
+        out.doubt.append(s.text)
+    if s.has("next"):
+        out.onward.append(s.text)
+    if s.has("builds"):
+        out.builds.append(s.text)
+
+
+def _commands(s: _Sentence, out: Reading) -> None:
+    """What the sentence asks for: a change of the reply, something new, something with the reply, an answer."""
+    # "explain it in simple words" changes the reply; "explain black holes in simple words" is another task
+    about_reply = not s.creates or s.opens("pronoun") or len(words(s.bare)) <= _SHORT_WORDS
+    if (s.wishes or (not s.asks and about_reply)) and (s.has("change") or (s.wishes and s.opens("alter"))):
+        out.change.append(s.text)
+    if s.opens("transform"):
+        out.transform.append(s.text)
+    if s.asks and not s.wishes:
+        # "can you write a cover letter?" is a request in the form of a question
+        (out.requests if s.creates and s.has("polite") else out.questions).append(s.text)
+    elif s.creates:
+        (out.pronoun if s.opens("pronoun") else out.create).append(s.text)
+        if s.opens("extend"):
+            out.extend.append(s.text)
+    if not s.asks and (s.opens("alter") or s.has("instead")):
+        # "move the imports" may alter what was delivered or be the next task: what it is about decides
+        (out.weak if s.opens("weak") and not s.has("instead") else out.alter).append(s.text)
+
+
+def _instruct(s: _Sentence, out: Reading) -> None:
+    """The clauses, for what is rejected, kept and hinted; some of them are change requests by themselves."""
+    found = _instructions(s.text, s.language)
+    out.clauses.extend(found)
+    if s.creates:
+        return
+    has = s.language.has
+    if not s.asks:
+        out.alter.extend(c.text for c in found if has("alter", c.text) and not has("weak", c.text))
+    # "no lists, please": a property of the reply that is not wanted
+    out.change.extend(c.text for c in found if c.wish == "avoid" and _aspect(c))
+    but = s.language.find("but", s.text)
+    if but is not None and s.text[: but.start()].rstrip().endswith(","):
+        late = (c for c in found if s.text.find(c.text) >= but.start())
+        out.change.extend(c.text for c in late if c.wish in {"avoid", "do"})
 
 
 def _acceptance(text: str, language: Language, out: Reading) -> None:
