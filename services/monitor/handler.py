@@ -74,7 +74,9 @@ class Recorder:
     def _dead_letter(self, letter: DeadLetter, timestamp: float) -> None:
         if letter.dead_letter_id not in self.dead and timestamp >= self._live_since:
             metrics.MONITOR_DEAD_LETTERS.labels(letter.service, letter.source_topic, letter.reason).inc()
-        self.dead[letter.dead_letter_id] = letter
+        known = self.dead.get(letter.dead_letter_id)
+        if known is None or letter.service != "monitor":  # who should have handled it says more than who only looked
+            self.dead[letter.dead_letter_id] = letter
         while len(self.dead) > MAX_DEAD_LETTERS:
             self.dead.pop(next(iter(self.dead)))
 

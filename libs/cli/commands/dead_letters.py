@@ -89,8 +89,8 @@ async def read(*, retried: bool) -> list[DeadLetter]:
             letter = tapped.record
             if letter.reason == RETRIED:
                 sent.add(letter.dead_letter_id)
-            else:
-                letters.setdefault(letter.dead_letter_id, letter)
+            elif letter.dead_letter_id not in letters or letter.service != "monitor":
+                letters[letter.dead_letter_id] = letter  # who should have handled it says more than who only looked
     return [x for i, x in letters.items() if retried or i not in sent]
 
 

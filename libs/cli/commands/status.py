@@ -29,12 +29,26 @@ def command(as_json: bool, scenario: str | None, window: str, watch: bool) -> No
 
     console = Console()
     if not watch:
-        console.print(screen(get_json(url), window=window, scenario=scenario))
+        console.print(screen(get_json(url), window=window, scenario=scenario), *_not_ready(), sep="\n")
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
             live.update(screen(get_json(url), window=window, scenario=scenario), refresh=True)
             time.sleep(2.0)
+
+
+def _not_ready() -> list[Any]:
+    """A line for each process of the local stack that is not ready."""
+    from rich.text import Text
+
+    from deploy.local.stack import status
+    from libs.cli.home import home
+
+    return [
+        Text(f"{'not ready':24}{h.name}: {h.detail.strip()[:120]} (log {h.entry.log})", style="red")
+        for h in status(home())
+        if not h.ready
+    ]
 
 
 def screen(document: dict[str, Any], *, window: str, scenario: str | None) -> Any:
@@ -46,11 +60,12 @@ def screen(document: dict[str, Any], *, window: str, scenario: str | None) -> An
     total = document["total"][window] if scenario is None else _pick(document, scenario, window)
     parts: list[Any] = [
         Text.assemble(
-            ("Is traffic becoming signal?  ", "bold"),
-            ("match rate ", ""), (percent(total.get("match_rate")), _colour(total.get("match_rate"))),
-            ("   signal rate ", ""), (percent(total.get("signal_rate")), _colour(total.get("signal_rate"), 0.05)),
-            (f"   {total.get('turns', 0)} main turns of the last {window}" if window != "all" else
-             f"   {total.get('turns', 0)} main turns held", "dim"),
+            ("Is traffic becoming signal? ", "bold"),
+            "match rate ",
+            (percent(total.get("match_rate")), _colour(total.get("match_rate"))),
+            ", signal rate ",
+            (percent(total.get("signal_rate")), _colour(total.get("signal_rate"), 0.05)),
+            (f"  ({total.get('turns', 0)} turns, {window})", "dim"),
         ),
         _funnel(document, names, window),
         *_reasons(total),
@@ -68,24 +83,22 @@ def _pick(document: dict[str, Any], scenario: str, window: str) -> dict[str, Any
 
 
 def _funnel(document: dict[str, Any], names: list[str], window: str) -> Any:
+    """One row a scenario; it fits 80 columns. `usable`: judged turns that a step could use."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("scenario")
-    for head in ("match", "signal", "turns", "answerable", "matched", "judged", "to train", "batched", "trained"):
-        table.add_column(head, justify="right")
-    table.add_column("serving")
+    stages = {"turns": "turns", "matched": "matched", "judged": "judged", "signal": "usable"}
+    stages |= {"batched": "batched", "trained": "trained"}
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("scenario", overflow="fold")
+    for head in ("match", "signal", *stages.values()):
+        table.add_column(head, justify="right", no_wrap=True, min_width=len(head))
+    table.add_column("serving", overflow="fold")
     for name in names:
         figures = document["scenarios"][name]["windows"][window]
         release = document["scenarios"][name]["release"] or {}
-        stages = ("turns", "answerable", "matched", "judged", "signal", "batched", "trained")
-        table.add_row(
-            name,
-            percent(figures["match_rate"]),
-            percent(figures["signal_rate"]),
-            *(str(figures[stage]) for stage in stages),
-            release.get("serving", "base"),
-        )
+        rates = (percent(figures["match_rate"]), percent(figures["signal_rate"]))
+        counts = (str(figures[stage]) for stage in stages)
+        table.add_row(name, *rates, *counts, release.get("serving", "base"))
     return table
 
 

@@ -44,7 +44,7 @@ async def _collect(turn_id: str) -> list[dict[str, Any]]:
 
 def stages_of(turn_id: str, records: list[Any]) -> list[dict[str, Any]]:
     """What every topic says about a turn, in order of time. Repeated records show once."""
-    from libs.contracts import DeadLetter, PolicyRelease, TrainingBatch
+    from libs.contracts import TOPICS, DeadLetter, PolicyRelease, TrainingBatch
 
     feedback = {
         sample.feedback_id
@@ -68,7 +68,8 @@ def stages_of(turn_id: str, records: list[Any]) -> list[dict[str, Any]]:
                 stage = _exchange(record, turn_id)
         if stage is not None:
             found.setdefault(stage["topic"] + stage["what"], stage)
-    return sorted(found.values(), key=lambda s: s["at"])
+    order = list(TOPICS)
+    return sorted(found.values(), key=lambda s: (s["at"], order.index(s["topic"])))
 
 
 def _stage(topic: str, at: float, what: str, scenario: str) -> dict[str, Any]:

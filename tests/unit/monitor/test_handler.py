@@ -91,6 +91,15 @@ def test_a_dead_letter_counts_once() -> None:
     assert sample("clawback_dead_letters_seen_total", **labels) - before == 2
 
 
+def test_the_service_that_should_have_handled_it_is_named_not_the_monitor() -> None:
+    import msgspec
+
+    r = recorder()
+    for service in ("monitor", "matcher", "monitor"):
+        r.take("dead.letters", encode(msgspec.structs.replace(letter(1), service=service)), timestamp=T0)
+    assert [x.service for x in r.dead.values()] == ["matcher"]
+
+
 def test_a_letter_that_an_earlier_run_wrote_is_not_due_again() -> None:
     r = recorder()
     r.hold_letter(letter(1))
