@@ -1,6 +1,6 @@
 """tombstones: whose data is to be forgotten. Kafka's own retention removes the records; this says what not to use.
 
-Key: the value. Producer: `clawback forget`. Consumers: monitor (drops what it holds), replays (leave it out).
+Key: the value. Producer: `clawback forget`. Consumer: monitor (drops what it holds and what comes of it later).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Remove a session's or a tenant's data from Redis and write a tombstone, which the monitor and replays honour."""
+"""Remove a session's or a tenant's data from Redis and write a tombstone, which the monitor honours."""
 
 from __future__ import annotations
 
