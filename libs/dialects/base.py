@@ -105,6 +105,8 @@ def items(value: Any) -> list[Mapping[str, Any]]:
 
 def role_of(value: Any, default: str = "user") -> str:
     """A role in common terms; unknown roles count as `default`."""
+    if value in ROLES:  # nearly always
+        return str(value)
     role = str(value).lower() if isinstance(value, str) else default
     role = _ROLE_NAMES.get(role, role)
     return role if role in ROLES else default

@@ -85,7 +85,6 @@ class Block(msgspec.Struct, frozen=True):
     calls: tuple[str, ...]
     media: tuple[str, ...]
     first: str
-    ids: tuple[str, ...]
 
     @property
     def key(self) -> str:
@@ -105,14 +104,12 @@ def block(message: ChatMessage) -> Block:
     text = person_words(message.text) if user else message.text
     folded = fold(text)
     calls = message.tool_calls
-    ids = (message.id, *(c.id for c in calls)) if calls else (message.id,) if message.id else ()
     return Block(
         message.role,
         folded,
         tuple(sorted(call_text(c) for c in calls)) if calls else (),
         message.media,
         _first_line(text) if user and "\n" in text else folded[:_FIRST] if user else folded,
-        tuple(i for i in ids if i),
     )
 
 

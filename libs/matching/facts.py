@@ -83,8 +83,8 @@ def _forms(reply: Block) -> list[Block]:
     """A reply as it may come back: whole, without its calls, without its words."""
     forms = [reply]
     if reply.text and reply.calls:
-        forms.append(Block("assistant", reply.text, (), (), reply.first, ()))
-        forms.append(Block("assistant", "", reply.calls, (), "", ()))
+        forms.append(Block("assistant", reply.text, (), (), reply.first))
+        forms.append(Block("assistant", "", reply.calls, (), ""))
     return forms
 
 
@@ -162,19 +162,30 @@ def text_lines(keys: Keys, texts: Iterable[str]) -> list[str]:
     return [keys.of("line", line) for line in reversed(found)]
 
 
-def reply_lines(keys: Keys, replies: Iterable[ChatMessage], longest: int) -> list[str]:
-    """Keys a reply leaves for pieces of it: first and last lines (a cut text keeps one end) and its longest ones."""
+def reply_lines(keys: Keys, replies: Iterable[ChatMessage], longest: int) -> tuple[list[str], list[str]]:
+    """What a reply leaves for pieces of it: keys of its lines, and a mark of the first line of each choice.
+
+    The lines are the first and the last (a cut text keeps one end) and the longest ones. Without the first line of a
+    reply no other lines of it count.
+    """
     found: list[str] = []
+    first: list[str] = []
     for reply in replies:
-        every = lines(reply.text)
-        found.extend([*every[:1], *every[-1:], *sorted(every, key=len, reverse=True)[:longest]])
-    return list(dict.fromkeys(keys.of("line", line) for line in found))[:MAX_LINES]
+        every = [keys.of("line", line) for line in _picked(lines(reply.text), longest)]
+        found.extend(every)
+        first.extend(key[:MARK] for key in every[:1])
+    return list(dict.fromkeys(found))[:MAX_LINES], first
 
 
-def heads(keys: Keys, replies: Iterable[ChatMessage]) -> list[str]:
-    """Marks of the first line of each reply: without it no other lines of it count."""
-    first = [every[0] for reply in replies if (every := lines(reply.text))]
-    return [keys.of("line", line)[:MARK] for line in first]
+def _picked(every: list[str], longest: int) -> list[str]:
+    return list(dict.fromkeys([*every[:1], *every[-1:], *sorted(every, key=len, reverse=True)[:longest]]))
+
+
+def ids_of(messages: Iterable[ChatMessage]) -> set[str]:
+    """Provider's ids of messages, and of their calls."""
+    found = {i for m in messages for i in (m.id, *(c.id for c in m.tool_calls))}
+    found.discard("")
+    return found
 
 
 def spawn_keys(keys: Keys, texts: Iterable[str]) -> list[str]:
@@ -202,7 +213,7 @@ def _continued(keys: Keys, parts: Sequence[Block], at: Mapping[int, str], reply:
         return []
     head = parts[-1]
     joined = [f"{head.text} {reply.text}".strip(), head.text + reply.text]
-    whole = [Block("assistant", t, tuple(sorted(head.calls + reply.calls)), (), t, ()) for t in dict.fromkeys(joined)]
+    whole = [Block("assistant", t, tuple(sorted(head.calls + reply.calls)), (), t) for t in dict.fromkeys(joined)]
     return [pair for w in whole for pair in keys.reply(parts[:-1], at[len(parts) - 1], w)]
 
 
@@ -247,7 +258,7 @@ __all__ = [
     "brought",
     "cut_keys",
     "dropped_keys",
-    "heads",
+    "ids_of",
     "newest_run",
     "reply_keys",
     "reply_lines",

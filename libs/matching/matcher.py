@@ -12,7 +12,7 @@ from libs.dialects import ParsedRequest, ParsedResponse, parse_request, parse_re
 from libs.dialects.hints import retry_count
 from libs.errors import ContractError
 from libs.matching import facts, records
-from libs.matching.canonical import SPECIFIC, apart, block, blocks, chain
+from libs.matching.canonical import SPECIFIC, apart, blocks, chain
 from libs.matching.classes import ask_texts, kind_of
 from libs.matching.identity import Identity, identify
 from libs.matching.patterns import person_words
@@ -86,6 +86,7 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
     system = "\n".join(m.text for m in parsed.messages if m.role == "system")
     slots = facts.slots(keys, parts, at, texts, where)
     openings = (person_words(m.text) for m in parsed.messages if m.role == "user")
+    own_lines, own_heads = facts.reply_lines(keys, replies, 8 if kind == "compaction" else 2)
     empty = not parts and not parsed.previous_response_id
     return Plan(
         id=record.exchange_id,
@@ -110,13 +111,13 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
         person=any(m.role == "user" and person_words(m.text) for m in after[-1:]),
         results=any(m.role == "tool" for m in after),
         prompt=keys.of("prompt", apart(system, *sorted(parsed.tool_names))),
-        seen=sorted({i for m in [*run, *after] for i in block(m).ids}),
-        ids=sorted({i for c in replies for i in block(c).ids} | ({response.id} if response.id else set())),
+        seen=sorted(facts.ids_of([*run, *after])),
+        ids=sorted(facts.ids_of(replies) | ({response.id} if response.id else set())),
         calls=any(c.tool_calls for c in replies),
         keys=facts.reply_keys(keys, parts, at, response),
         own_cut=facts.cut_keys(keys, parts, response, record.outcome),
-        own_lines=facts.reply_lines(keys, replies, 8 if kind == "compaction" else 2),
-        own_heads=facts.heads(keys, replies),
+        own_lines=own_lines,
+        own_heads=own_heads,
         own_spawns=facts.spawn_keys(keys, records.call_texts(replies, SPECIFIC)),
         own_response=keys.of("response", apart(response.id)) if parsed.dialect == "responses" and response.id else "",
         brought=facts.brought(parts),

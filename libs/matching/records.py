@@ -17,7 +17,7 @@ from libs.matching.patterns import person_words
 from libs.matching.plan import CONFIDENCE, Plan, Result
 
 _CONTEXT_MIN = 40  # characters: shorter words may well be said twice by a person
-_RECENT = 32  # messages of a request whose user messages are remembered, so that repeated context is known
+_RECENT = 12  # messages of a request whose user messages are remembered, so that repeated context is known
 
 
 class Light(msgspec.Struct):

@@ -23,13 +23,13 @@ def main() -> int:
     from libs.streams.service import run_consumer
     from libs.streams.sessions import ScriptStore
     from services.matcher.handler import MatchHandler
-    from services.matcher.state import RedisState
+    from services.matcher.state import Batched, RedisState
 
     @asynccontextmanager
     async def open_handler() -> AsyncIterator[MatchHandler]:
         store = ScriptStore(settings.redis_url)
         try:
-            yield MatchHandler(Matcher(RedisState(store), settings.limits()), ready=store.ping)
+            yield MatchHandler(Matcher(RedisState(Batched(store)), settings.limits()), ready=store.ping)
         finally:
             await store.close()
 

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from libs.contracts import TrafficRaw, encode
+from libs.errors import RetryError
 from libs.matching.matcher import Matcher
 from libs.matching.memory import MemoryStore
 from libs.matching.plan import Limits
 from libs.streams.sessions import Script, ScriptStore
-from services.matcher.state import RedisState
+from services.matcher.state import Batched, RedisState
 from tests.unit.matching import test_classes, test_identity, test_repeats, test_rewrites, test_state
 from tests.unit.matching.talk import PLAN, World, said, user
 from tests.unit.matching.traffic import traffics
@@ -130,6 +131,27 @@ async def test_a_restarted_server_loads_the_script_again(scripts: ScriptStore) -
     await matcher.match(w.records[0])
     await scripts.redis.script_flush()
     assert (await matcher.match(w.records[1])).result.turn == "x0001"
+
+
+async def test_calls_that_wait_together_go_out_together(scripts: ScriptStore) -> None:
+    """Also when the server has lost the script, and when it is away."""
+    w = World()
+    for n in range(40):
+        w.exchange([user(f"Opening {n}.")], PLAN, match=False)
+    await scripts.redis.script_flush()
+    before = (await scripts.redis.info("stats"))["total_reads_processed"]
+    matcher = Matcher(RedisState(Batched(scripts)))
+    outcomes = await asyncio.gather(*(matcher.match(r) for r in w.records))
+    assert [o.classified[0].exchange_id for o in outcomes] == [r.exchange_id for r in w.records]
+    again = await asyncio.gather(*(matcher.match(r) for r in w.records))
+    assert [o.classified for o in again] == [o.classified for o in outcomes]
+    assert (await scripts.redis.info("stats"))["total_reads_processed"] - before < 70
+    away = ScriptStore("redis://127.0.0.1:1/0", timeout_seconds=0.2)
+    results = await asyncio.gather(
+        *(Matcher(RedisState(Batched(away))).match(r) for r in w.records[:3]), return_exceptions=True
+    )
+    assert [type(r) for r in results] == [RetryError] * 3
+    await away.close()
 
 
 async def test_tenants_lie_under_different_hash_tags(scripts: ScriptStore) -> None:
