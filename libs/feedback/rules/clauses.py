@@ -133,6 +133,8 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
         head = text.split(",")[0]
         if len(words(head)) <= 3 and not has("question", head):
             _acceptance(head, language, out)
+            if s.has("polite"):
+                out.requests.append(text)
 
 
 def _rejections(s: _Sentence, out: Reading) -> None:

@@ -72,6 +72,8 @@ def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> D
 
 
 def _acceptance(seen: Situation, r: Reading, repeat: Repeat, related: float) -> Decision:
+    if r.accept and (r.requests or r.extend or r.pronoun) and not (r.onward or r.builds or seen.delivered):
+        return Decision(0, "ambiguous", "praises and asks for more of it")
     if r.accept:
         return Decision(1, "praise", r.accept[0])
     if r.assent or (r.yes and seen.asked):
@@ -94,6 +96,8 @@ def _acceptance(seen: Situation, r: Reading, repeat: Repeat, related: float) -> 
         return Decision(1, "built_on", r.builds[0])
     if r.extend and not (seen.delivered or seen.switch or seen.fresh):
         return Decision(0, "ambiguous", "adds to the reply: altered or extended")
+    if related >= _SAME_OBJECT and not (seen.delivered or seen.switch or seen.fresh):
+        return Decision(0, "ambiguous", "asks for something close to the reply: altered or built on")
     if (r.create or r.pronoun) and not r.alter:
         return Decision(1, "moved_on", r.create[0])
     if (seen.switch or seen.fresh) and (r.create or r.builds or r.weak):

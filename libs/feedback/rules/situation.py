@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,14 +46,15 @@ def person_words(messages: Sequence[Message]) -> list[Words]:
 def boilerplate(question: Question) -> frozenset[str]:
     """Lines that stand in the next state and in an earlier message alike: a client adds them to what a person says.
 
-    A message of which nothing else is left repeats a request; its lines are no boilerplate.
+    A message of which nothing else is left repeats a request; its lines are no boilerplate. A first line must stand in
+    two earlier messages: people say "that's wrong, look again" twice.
     """
     before = [*(m for turn in question.earlier for m in turn.prompt), *question.prompt]
-    known = {line for m in before if m.role == "user" for line in _lines(m.text)}
+    known = Counter(line for m in before if m.role == "user" for line in set(_lines(m.text)))
     found: set[str] = set()
     for message in question.next_state:
         lines = _lines(message.text, at_least=1) if message.role == "user" else []
-        common = {line for line in lines if line in known}
+        common = {line for at, line in enumerate(lines) if known[line] > (at == 0)}
         if len(common) < len(set(lines)):
             found |= common
     return frozenset(found)

@@ -33,7 +33,7 @@ def test_the_set_is_what_it_says() -> None:
     assert len(rows) >= 300
     assert len({row.id for row in rows}) == len(rows)
     assert len({row.language for row in rows}) == 5
-    assert {row.split for row in rows} == {"tune", "final", "fresh"}
+    assert {row.split for row in rows} == {"tune", "final", "fresh", "last"}
     kinds = Counter(row.kind for row in rows)
     assert set(kinds) == {
         "correction", "earlier", "partial", "redo", "rephrase", "sarcasm", "praise", "new_task", "question",

@@ -149,6 +149,8 @@ def test_lines_that_a_client_adds_to_every_message_are_not_the_persons() -> None
     assert verdict(f"Thanks, that worked!{added}", prompt=asked) == 1
     assert verdict(f"What about rye?{added}", prompt=asked) == 0
     assert verdict(f"How do I bake bread?{added}", prompt=asked) == -1
+    again = (Message("user", f"That is wrong, look again.{added}"),)
+    assert verdict(f"That is wrong, look again.{added}\nMonday", prompt=again) == -1
 
 
 @pytest.mark.parametrize(
