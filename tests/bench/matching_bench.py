@@ -174,7 +174,7 @@ def scan_seconds(sessions: int, probes: int) -> float:
     """Time per exchange of the plain scan with so many open sessions, half of them opening alike."""
     scan = Scan()
     for s in range(sessions):
-        scan.match(exchange(s, 0, messages=6, same_opening=s % 2 == 0))
+        scan.open(exchange(s, 0, messages=6, same_opening=s % 2 == 0))
     records = [exchange(s, 1, messages=6, same_opening=s % 2 == 0) for s in range(probes)]
     began = time.perf_counter()
     found = [scan.match(r) for r in records]

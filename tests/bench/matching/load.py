@@ -25,7 +25,7 @@ def exchange(session: int, turn: int, *, messages: int = 20, same_opening: bool 
     before = (messages - 2) // 2 + turn
     said = [{"role": "system", "content": "You are a helpful assistant."}]
     for n in range(before):
-        owner = -1 if same_opening and n < before - 1 else session
+        owner = -1 if same_opening and n == 0 else session
         said.append({"role": "user", "content": _text("Question", owner, n, 20)})
         said.append({"role": "assistant", "content": _text("Reply", owner, n, 30)})
     said.append({"role": "user", "content": _text("Question", session, before, 20)})

@@ -17,9 +17,13 @@ class Scan:
     def __init__(self) -> None:
         self._open: list[tuple[str, list[Key]]] = []
 
+    def open(self, record: TrafficRaw) -> None:
+        """A session that is known to be new."""
+        self._open.append((record.exchange_id, _keys(record)))
+
     def match(self, record: TrafficRaw) -> str | None:
         """The exchange whose reply is answered, or None for a new session."""
-        keys = [(str(m.get("role")), str(m.get("content"))) for m in record.request["messages"]]
+        keys = _keys(record)
         found = -1
         for number, (_, seen) in enumerate(self._open):
             n = len(seen)
@@ -31,3 +35,7 @@ class Scan:
         turn = self._open[found][0]
         self._open[found] = (record.exchange_id, keys)
         return turn
+
+
+def _keys(record: TrafficRaw) -> list[Key]:
+    return [(str(m.get("role")), str(m.get("content"))) for m in record.request["messages"]]
