@@ -41,7 +41,7 @@ def test_plain_sampling_inverts_the_distribution(uniform: float, temperature: fl
 
 def test_frequencies_follow_the_probabilities() -> None:
     values = logits(scale=3.0)
-    n = 20_000
+    n = 5_000
     drawn = draw(values.expand(n, -1), [row((i + 0.5) / n, temperature=1.0) for i in range(n)])
     counts = Counter(d.token for d in drawn if d)
     probs = values[0].softmax(0)
@@ -55,11 +55,13 @@ def test_top_p_draws_from_the_smallest_set_that_reaches_it(top_p: float, scale: 
     values = logits(scale=scale)
     ordered, ids = values[0].double().softmax(0).sort(descending=True)
     size = int((ordered.cumsum(0) < top_p).sum()) + 1
-    allowed, n = set(ids[:size].tolist()), 2_000
+    allowed, n = set(ids[:size].tolist()), 600
     drawn = draw(values.expand(n, -1), [row((i + 0.5) / n, top_p=top_p) for i in range(n)])
-    seen = {d.token for d in drawn if d}
-    assert seen <= allowed
-    assert len(seen) >= min(size, n) * 0.5
+    seen = Counter(d.token for d in drawn if d)
+    assert set(seen) <= allowed
+    # evenly spaced uniforms meet each token's share of the kept mass to within one draw at either end
+    shares = dict(zip(ids[:size].tolist(), (ordered[:size] / ordered[:size].sum()).tolist(), strict=True))
+    assert all(abs(seen[token] / n - share) <= 2.1 / n for token, share in shares.items())
 
 
 def test_top_k_and_top_p_bound_together() -> None:
