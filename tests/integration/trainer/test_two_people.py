@@ -33,6 +33,8 @@ HINTS = {
     "anna": "Write the answer as a single paragraph of plain text, without any lists.",
     "ben": "Write the answer as a numbered list, one item a line.",
 }
+# It asks for structure, so that the base makes lists often, though not always: both have something to reject.
+SYSTEM = "You are a helpful homework assistant. Give clear, well-structured, step-by-step answers."
 ASKED = (
     "What are the benefits of regular exercise?",
     "What do I need for a camping trip?",
@@ -44,9 +46,15 @@ HELD_OUT = (
     "What should I pack for a day at the beach?",
     "What are the causes of air pollution?",
     "What are the main food groups?",
+    "How do I prepare for an exam?",
+    "What are the layers of the atmosphere?",
 )
 TOKENS = 72
 ROUNDS = 4
+
+
+def asked(question: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
 
 
 class World:
@@ -65,7 +73,7 @@ class World:
         out = [
             engine.submit(
                 Request(
-                    self.chat.prompt_ids([{"role": "user", "content": q}]),
+                    self.chat.prompt_ids(asked(q)),
                     self.releases[name],
                     name,
                     TOKENS,
@@ -99,7 +107,6 @@ class World:
         return event
 
     def judged(self, name: str, question: str, s: Sequence) -> Sample:
-        messages = [{"role": "user", "content": question}]
         listed = bool(LIST.search(self.chat.decode(s.generated)))
         rejected = listed if name == "anna" else not listed
         drawn = self.drawn[id(s)]
@@ -112,7 +119,7 @@ class World:
             verdict=-1 if rejected else 1,
             hints=[HINTS[name]] if rejected else [],
             path="/v1/chat/completions",
-            request={"messages": messages},
+            request={"messages": asked(question)},
             response={},
             release_id=self.releases[name].release_id,
             capture=Capture(
