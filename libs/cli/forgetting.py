@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from libs.contracts import TOPICS
 from libs.matching.canonical import apart
 from libs.matching.state import key_prefix
 from libs.streams.config import ServiceSettings
@@ -14,13 +13,13 @@ VOTES = "clawback:judge:ballots:*"
 _TOPICS = ("traffic.raw", "exchanges.classified", "turns.matched", "turns.judged")
 
 
-async def places(settings: ServiceSettings, kind: Literal["session", "tenant"], value: str) -> set[tuple[str, str]]:
-    """The (tenant, scenario) pairs under which the records have this session or tenant."""
+async def places(settings: ServiceSettings, session: str | None, tenant: str | None) -> set[tuple[str, str]]:
+    """The (tenant, scenario) pairs under which the records have this session, or this tenant."""
 
     def names(record: Any) -> bool:
-        return value in sessions_of(record) if kind == "session" else getattr(record, "tenant", None) == value
+        whose = tenant is None or getattr(record, "tenant", None) == tenant
+        return whose and (session is None or session in sessions_of(record))
 
-    assert set(_TOPICS) <= set(TOPICS)
     topics = [settings.input_topic(topic) for topic in _TOPICS]
     found = [t.record async for t in tap(settings, topics, where=names)]
     return {(r.tenant, r.scenario) for r in found}  # type: ignore[union-attr]
@@ -38,7 +37,7 @@ async def forget_session(redis: Any, session: str, where: set[tuple[str, str]]) 
     return removed
 
 
-async def forget_tenant(redis: Any, tenant: str, where: set[tuple[str, str]]) -> int:
+async def forget_tenant(redis: Any, where: set[tuple[str, str]]) -> int:
     """Delete everything under the tenant's scenarios. Returns the number of keys removed."""
     removed = 0
     for owner, scenario in where:

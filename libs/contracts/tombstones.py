@@ -19,5 +19,6 @@ class Tombstone(Record, frozen=True, kw_only=True):
     version: int = VERSION
     kind: Literal["session", "tenant"]
     value: str  # session_id or tenant, as in the records
+    tenant: str = ""  # of a session: session ids are unique within a tenant only; "" stands for every tenant
     at: float
     redis_keys: int = 0  # how many keys were removed from Redis

@@ -17,7 +17,7 @@ from libs.contracts import (
     TurnJudged,
     TurnMatched,
 )
-from libs.telemetry.rates import MAIN_CLASSES, Counts, Feedback, ScenarioState, Turn, count
+from libs.telemetry.rates import Conversation, Counts, Feedback, ScenarioState, Turn, count
 
 BUCKET_SECONDS = 60
 MAX_EARLY = 50_000  # feedback ids that a release named and no judged turn yet
@@ -34,7 +34,7 @@ class Ledger:
         self._early: dict[str, dict[str, object]] = {}  # feedback id -> what a release said before the turn was known
         self._events: set[tuple[str, str, str]] = set()
         self._buckets: dict[tuple[str, int], set[str]] = defaultdict(set)
-        self._last_at: dict[str, float] = {}
+        self._last_at: dict[Conversation, float] = {}
         self._cache: dict[tuple[str, int], tuple[float, str, Counts]] = {}
 
     # --- facts in ---------------------------------------------------------------------------------------------
@@ -79,11 +79,12 @@ class Ledger:
         )  # fmt: skip
         if r.captured:
             self.turns[r.exchange_id].captured = True
-        if r.session_id is not None and r.exchange_class in MAIN_CLASSES:
-            before = self._last_at.get(r.session_id, 0.0)
-            if r.at > before:
-                self._last_at[r.session_id] = r.at
-                self._cache.clear()
+        turn = self.turns[r.exchange_id]
+        if turn.is_main and turn.conversation is not None:
+            before = self._last_at.get(turn.conversation, 0.0)
+            if r.at > before:  # the turn that was newest so far has a successor now: its bucket is to be counted anew
+                self._last_at[turn.conversation] = r.at
+                self._cache.pop((r.scenario, int(before) // BUCKET_SECONDS), None)
         if r.turn_id is not None:
             touched |= self._bind(r.turn_id, r.exchange_id, r.rule or "", r.scenario, 0.0, r.at)
         return touched
@@ -183,8 +184,8 @@ class Ledger:
             del self._buckets[key]
         for feedback_id in turn.feedback:
             self._turn_of.pop(feedback_id, None)
-        if turn.session_id is not None and self._last_at.get(turn.session_id, -1.0) <= turn.at:
-            self._last_at.pop(turn.session_id, None)
+        if turn.conversation is not None and self._last_at.get(turn.conversation, -1.0) <= turn.at:
+            self._last_at.pop(turn.conversation, None)
 
     def oldest(self, *, before: float | None = None, at_least: int = 0) -> list[str]:
         """Exchange ids of the minutes that ended before `before`, and then on until there are `at_least`.

@@ -24,6 +24,9 @@ MAIN_CLASSES = frozenset({"main", "regeneration", "branch"})
 OPENING_REASONS = frozenset({"first_request"})  # a conversation's first request answers nothing: not a failure
 
 
+Conversation = tuple[str, str, str]  # scenario, tenant, session id
+
+
 class Feedback(msgspec.Struct, kw_only=True):
     """One judgement of a turn and how far it came. Times are unix seconds, 0 where not reached."""
 
@@ -65,6 +68,11 @@ class Turn(msgspec.Struct, kw_only=True):
     answered_at: float = 0.0
     matched_at: float = 0.0  # when the match was written, the broker's time; set by who reads the topic
     feedback: dict[str, Feedback] = msgspec.field(default_factory=dict)
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """Session ids are unique within a tenant's scenario only."""
+        return None if self.session_id is None else (self.scenario, self.tenant, self.session_id)
 
     @property
     def is_main(self) -> bool:
@@ -135,8 +143,8 @@ class Counts(msgspec.Struct, kw_only=True):
                     mine[label] = mine.get(label, 0) + n
 
 
-def count(turns: Iterable[Turn], *, now: float, ttl_seconds: float, last_at: dict[str, float]) -> Counts:
-    """Count `turns`. `last_at` gives each session's newest main turn, so that a successor is recognised."""
+def count(turns: Iterable[Turn], *, now: float, ttl_seconds: float, last_at: dict[Conversation, float]) -> Counts:
+    """Count `turns`. `last_at`: the time of each conversation's newest main turn, so that a successor is recognised."""
     c = Counts()
     tallies: dict[str, Counter[str]] = defaultdict(Counter)
     for turn in turns:
@@ -155,10 +163,10 @@ def count(turns: Iterable[Turn], *, now: float, ttl_seconds: float, last_at: dic
 
 
 def _count_main(
-    c: Counts, tallies: dict[str, Counter[str]], turn: Turn, expired_before: float, last_at: dict[str, float]
+    c: Counts, tallies: dict[str, Counter[str]], turn: Turn, expired_before: float, last_at: dict[Conversation, float]
 ) -> None:
     matched = turn.answered_by is not None
-    succeeded = turn.session_id is not None and last_at.get(turn.session_id, turn.at) > turn.at
+    succeeded = turn.conversation is not None and last_at.get(turn.conversation, turn.at) > turn.at
     expired = not matched and not succeeded and turn.at < expired_before
     c.turns += 1
     c.matched += matched

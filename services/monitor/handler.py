@@ -28,7 +28,7 @@ class Recorder:
         self.conversations = conversations
         self.dead: dict[str, DeadLetter] = {}
         self._held: dict[str, DeadLetter] = {}
-        self._forgotten: dict[tuple[str, str], float] = {}  # (kind, session or tenant) -> up to when
+        self._forgotten: dict[tuple[str, str], float] = {}  # (session or "", tenant or "") -> up to when
         self._max_exchanges = max_exchanges
         self._live_since = live_since
 
@@ -104,17 +104,16 @@ class Recorder:
 
     def _forget(self, tombstone: Tombstone) -> None:
         """Drop a session's or tenant's exchanges with their text, and what other topics bring of them later."""
-        key = (tombstone.kind, tombstone.value)
-        self._forgotten[key] = max(tombstone.at, self._forgotten.get(key, 0.0))
+        session, tenant = (tombstone.value, tombstone.tenant) if tombstone.kind == "session" else ("", tombstone.value)
+        self._forgotten[session, tenant] = max(tombstone.at, self._forgotten.get((session, tenant), 0.0))
         for turn in [turn for turn in self.ledger.turns.values() if self._is_forgotten(turn)]:
             self._drop(turn.exchange_id)
 
     def _is_forgotten(self, turn: Turn) -> bool:
-        until = max(
-            self._forgotten.get(("session", turn.session_id or ""), 0.0),
-            self._forgotten.get(("tenant", turn.tenant), 0.0),
-        )
-        return turn.at <= until
+        session, tenant = turn.session_id or "", turn.tenant
+        marks = {("", tenant), (session, tenant), (session, "")} - {("", "")}
+        until = max((self._forgotten.get(mark, 0.0) for mark in marks), default=0.0)
+        return 0.0 < turn.at <= until
 
     def _drop(self, exchange_id: str) -> None:
         self.ledger.forget(exchange_id)

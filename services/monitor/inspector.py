@@ -47,18 +47,18 @@ def conversations(
     expired_before: float,
 ) -> list[dict[str, Any]]:
     """The newest `limit` conversations that have a turn in `scenario` and with `reason`, newest first."""
-    groups: dict[tuple[str, str], list[Turn]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Turn]] = defaultdict(list)
     for turn in ledger.turns.values():
         if scenario is None or turn.scenario == scenario:
-            groups[(turn.scenario, turn.session_id or f"({turn.exchange_id})")].append(turn)
+            groups[turn.conversation or (turn.scenario, turn.tenant, f"({turn.exchange_id})")].append(turn)
     newest = sorted(groups.items(), key=lambda item: -max(t.at for t in item[1]))
     found: list[dict[str, Any]] = []
-    for (name, session_id), turns in newest:
+    for (name, tenant, session_id), turns in newest:
         if session is not None and session_id != session:
             continue
         rows = [_row(turn, texts, expired_before) for turn in sorted(turns, key=lambda t: (t.at, t.exchange_id))]
         if reason is None or any(reason in (row["reason"], row["state"]) for row in rows):
-            found.append({"scenario": name, "session_id": session_id, "turns": rows})
+            found.append({"scenario": name, "tenant": tenant, "session_id": session_id, "turns": rows})
         if len(found) >= limit:
             break
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Literal, cast
+from typing import Any
 
 import click
 
@@ -16,20 +16,19 @@ _NOTE = (
 
 @click.command("forget", help=__doc__)
 @click.option("--session", help="session id as the records name it (`clawback tap exchanges.classified`)")
-@click.option("--tenant", help="tenant as the records name it")
+@click.option("--tenant", help="tenant as the records name it; with --session: whose session it is")
 @click.option("--yes", is_flag=True, help="do not ask")
 def command(session: str | None, tenant: str | None, yes: bool) -> None:
-    if (session is None) == (tenant is None):
-        raise click.UsageError("give either --session or --tenant")
-    kind: Literal["session", "tenant"] = "session" if session is not None else "tenant"
-    value = cast(str, session if session is not None else tenant)
+    if session is None and tenant is None:
+        raise click.UsageError("give --session or --tenant")
+    what = f"tenant {tenant}" if session is None else f"session {session}"
     if not yes:
-        click.confirm(f"forget {kind} {value}?", abort=True)
-    removed = asyncio.run(_forget(kind, value))
+        click.confirm(f"forget {what}?", abort=True)
+    removed = asyncio.run(_forget(session, tenant))
     click.echo(f"removed {removed} keys from Redis and wrote the tombstone. {_NOTE}")
 
 
-async def _forget(kind: Literal["session", "tenant"], value: str) -> int:
+async def _forget(session: str | None, tenant: str | None) -> int:
     from libs.cli.connect import settings
     from libs.cli.forgetting import forget_session, forget_tenant, forget_votes, places
     from libs.cli.produce import produce
@@ -39,16 +38,26 @@ async def _forget(kind: Literal["session", "tenant"], value: str) -> int:
     from libs.streams.types import Output
 
     used = settings()
-    found = await places(used, kind, value)
-    if not found:
-        raise click.ClickException(f"no record names {kind} {value}; ids are compared whole, as the records have them")
+    found = await places(used, session, tenant)
+    owners = sorted({owner for owner, _ in found})
+    if not owners:
+        raise click.ClickException("no record names it; ids are compared whole, as the records have them")
+    if len(owners) > 1:
+        raise click.ClickException(f"several tenants have a session of that id; add --tenant: {', '.join(owners)}")
     store: Any = ScriptStore(used.redis_url)
     try:
         async with store.errors():
-            forget = forget_session if kind == "session" else forget_tenant
-            removed = await forget(store.redis, value, found) + await forget_votes(store.redis)
+            removed = await forget_votes(store.redis)
+            if session is None:
+                removed += await forget_tenant(store.redis, found)
+            else:
+                removed += await forget_session(store.redis, session, found)
     finally:
         await store.redis.aclose()
-    tombstone = Tombstone(kind=kind, value=value, at=time.time(), redis_keys=removed)
-    await produce(used, [Output(used.input_topic(TOPIC), value, encode(tombstone))])
+    now = time.time()
+    if session is None:
+        stone = Tombstone(kind="tenant", value=owners[0], at=now, redis_keys=removed)
+    else:
+        stone = Tombstone(kind="session", value=session, tenant=owners[0], at=now, redis_keys=removed)
+    await produce(used, [Output(used.input_topic(TOPIC), stone.value, encode(stone))])
     return removed

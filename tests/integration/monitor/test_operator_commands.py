@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner
@@ -220,7 +221,9 @@ async def test_forget_removes_one_session_or_one_tenant_and_nothing_else(
 
         assert await text_of("ann-s0-0", "ann"), "the test needs something to forget"
         await redis.set("clawback:judge:ballots:x", "v")
-        told = await cli(forget.command, "--session", session, "--yes")
+        await send("exchanges.classified", msgspec.structs.replace(lines[0], tenant="zoe", session_id=session))
+        assert "several tenants" in await cli(forget.command, "--session", session, "--yes", code=1)
+        told = await cli(forget.command, "--session", session, "--tenant", "ann", "--yes")
         assert "removed" in told
         assert await text_of("ann-s0-0", "ann") is None
         assert await text_of("ann-s0-2", "ann") is None
@@ -234,5 +237,8 @@ async def test_forget_removes_one_session_or_one_tenant_and_nothing_else(
         left = [k async for k in redis.scan_iter(match="*")]
         assert not [k for k in left if apart("ann", "homework").encode() in k]
     stones = await all_of(settings, settings.input_topic("tombstones"))
-    assert [(s.kind, s.value) for s in stones if isinstance(s, Tombstone)] == [("session", session), ("tenant", "ann")]
-    assert "no record names" in await cli(forget.command, "--session", "nobody", "--yes", code=1)
+    assert [(s.kind, s.value, s.tenant) for s in stones if isinstance(s, Tombstone)] == [
+        ("session", session, "ann"),
+        ("tenant", "ann", ""),
+    ]
+    assert "no record names it" in await cli(forget.command, "--session", "nobody", "--yes", code=1)

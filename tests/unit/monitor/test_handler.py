@@ -117,12 +117,15 @@ def test_old_exchanges_and_those_above_the_bound_are_let_go() -> None:
     assert len(r.ledger.turns) == 4
 
 
-@pytest.mark.parametrize(("kind", "value"), [("session", "gone"), ("tenant", "tenant-b")])
-def test_a_tombstone_forgets_and_what_other_topics_bring_later_is_dropped(kind: Any, value: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "value", "tenant"),
+    [("session", "gone", "tenant-b"), ("session", "gone", ""), ("tenant", "tenant-b", "")],
+)
+def test_a_tombstone_forgets_and_what_other_topics_bring_later_is_dropped(kind: Any, value: str, tenant: str) -> None:
     r = recorder()
     talk = Talk("gone", ["my secret", "b"], T0, tenant="tenant-b")
     feed(r, [*trained_talk("kept", T0), *talk.records()])
-    r.take("tombstones", encode(Tombstone(kind=kind, value=value, at=T0 + 60)), timestamp=T0 + 60)
+    r.take("tombstones", encode(Tombstone(kind=kind, value=value, tenant=tenant, at=T0 + 60)), timestamp=T0 + 60)
     assert {t.session_id for t in r.ledger.turns.values()} == {"kept"}
     assert r.conversations.get("gone-0").prompt == ""
     feed(r, [talk.raw(0), talk.classified(0)])
@@ -130,6 +133,13 @@ def test_a_tombstone_forgets_and_what_other_topics_bring_later_is_dropped(kind: 
     later = Talk("gone", ["back again"], T0 + 120, tenant="tenant-b")
     feed(r, [later.raw(0), later.classified(0)])
     assert "gone-0" in r.ledger.turns, "a session that goes on after it was forgotten counts again"
+
+
+def test_a_tombstone_of_one_tenants_session_leaves_the_others_alone() -> None:
+    r = recorder()
+    feed(r, list(Talk("same", ["a"], T0, tenant="ann").records()))
+    r.take("tombstones", encode(Tombstone(kind="session", value="same", tenant="bob", at=T0 + 60)), timestamp=T0)
+    assert list(r.ledger.turns) == ["same-0"]
 
 
 def test_states_say_how_far_a_turn_came() -> None:

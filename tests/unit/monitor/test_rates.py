@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from libs.contracts import TurnJudged
@@ -139,3 +140,13 @@ def test_forgetting_takes_everything_along() -> None:
         ledger.forget(exchange_id)
     assert ledger.counts(ttl_seconds=TTL) == Counts()
     assert ledger.turn_of("f-s-0") is None
+
+
+def test_a_session_id_of_two_tenants_is_two_conversations() -> None:
+    mine = Talk("same", ["a"], T0, tenant="ann")
+    other = Talk("same", ["b"], T0 + 60, tenant="bob", scenario="homework")
+    renamed = [
+        msgspec.structs.replace(r, exchange_id=f"bob-{r.exchange_id}") for r in (other.raw(0), other.classified(0))
+    ]
+    c = counted([mine.raw(0), mine.classified(0), *renamed])
+    assert (c.turns, c.answerable, c.waiting) == (2, 0, 2), "the other's turn is no successor"
