@@ -20,8 +20,9 @@ from typing import Any
 from deploy.local import stack as local
 from deploy.local.process import accepts, free_port, spawn, wait_until
 from deploy.local.stack import ROOT
+from deploy.local.state import Stack
 from libs.streams.config import ServiceSettings
-from tests.bench.load.drive import Clients, Cpu, drained, latencies, percentiles
+from tests.bench.load.drive import Clients, Cpu, drained, latencies, percentiles, record_bytes, redis_bytes
 
 SERVICES = ("judge", "matcher", "gateway")
 ENV = {
@@ -42,8 +43,9 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 
 
-async def measure(settings: ServiceSettings, url: str, cpu: Cpu, setting: dict[str, int], args: Any) -> dict[str, Any]:
+async def measure(settings: ServiceSettings, stack: Stack, setting: dict[str, int], args: Any) -> dict[str, Any]:
     """Saturate, let it drain, then hold a part of that rate for the latency."""
+    url, cpu, empty = stack.gateway_url, Cpu(stack), await redis_bytes(stack.redis_url)
     clients = Clients(url, "full", args.concurrency, setting["pad_chars"], setting["sessions_open"])
     await clients.run(args.warm_up)
     warm = clients.exchanges
@@ -57,6 +59,7 @@ async def measure(settings: ServiceSettings, url: str, cpu: Cpu, setting: dict[s
     behind = time.perf_counter() - began
     costs = {name: (after - spent[name]) / sent * 1e6 for name, after in cpu.spent().items()}
     sustained = sent / (took + behind)
+    per_session = (await redis_bytes(stack.redis_url) - empty) / max(1, clients.sessions)
     since_ms = int(time.time() * 1000)
     paced = Clients(url, "paced", args.concurrency, setting["pad_chars"], min(setting["sessions_open"], 20))
     await paced.run(args.seconds, rate=max(1.0, sustained * 0.5))
@@ -72,6 +75,8 @@ async def measure(settings: ServiceSettings, url: str, cpu: Cpu, setting: dict[s
         "raw_to_judged_ms": dict(percentiles(found)),
         "raw_to_judged_turns": len(found),
         "client_ms": dict(percentiles(paced.waits)),
+        "redis_bytes_per_session": round(per_session),
+        "record_bytes": await record_bytes(settings),
         "latency_at_exchanges_per_second": round(max(1.0, sustained * 0.5), 1),
     }
 
@@ -94,7 +99,7 @@ def variant(name: str, args: Any) -> dict[str, Any]:
                 kafka_idempotent_producer=stack.kafka_idempotent_producer,
                 kafka_fetch_max_wait_ms=20,
             )
-            return setting | asyncio.run(measure(settings, stack.gateway_url, Cpu(stack), setting, args))
+            return setting | asyncio.run(measure(settings, stack, setting, args))
         finally:
             local.down(home)
             upstream.stop(5.0)

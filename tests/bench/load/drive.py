@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 import psutil
+from redis.asyncio import Redis
 
 from deploy.local.state import Stack
 from libs.contracts import TrafficRaw, TurnJudged, decode
@@ -33,6 +34,10 @@ class Clients:
     waits: list[float] = field(default_factory=list)  # seconds an exchange took
     _waiting: list[tuple[str, list[dict[str, str]]]] = field(default_factory=list)
     _number: int = 0
+
+    @property
+    def sessions(self) -> int:
+        return self._number
 
     async def run(self, seconds: float, rate: float = 0.0) -> float:
         """Send for that long, at `rate` exchanges a second, or as fast as answers come. Returns the seconds taken."""
@@ -130,6 +135,24 @@ async def latencies(settings: ServiceSettings, since_ms: int) -> list[float]:
             if answered_by in raw:
                 found.append((record.timestamp_ms - raw[answered_by]) / 1000)
     return found
+
+
+async def record_bytes(settings: ServiceSettings) -> dict[str, int]:
+    """Mean size of a record on each topic, uncompressed."""
+    found = {}
+    for topic in ("traffic.raw", "exchanges.classified", "turns.matched", "turns.judged"):
+        sizes = [len(record.value) async for record in read(settings, [topic]) if record is not None]
+        found[topic] = round(sum(sizes) / len(sizes)) if sizes else 0
+    return found
+
+
+async def redis_bytes(url: str) -> int:
+    """Memory that Redis uses for its data set, in bytes."""
+    client = Redis.from_url(url)
+    try:
+        return int((await client.info("memory"))["used_memory_dataset"])
+    finally:
+        await client.aclose()
 
 
 def percentiles(values: list[float], scale: float = 1000.0) -> Mapping[str, float]:
