@@ -1,6 +1,6 @@
 """Which served reply a request answers: the rules in order, over what the state knows. Pure.
 
-state.lua is the same text for Redis; tests run both on the same traffic and compare.
+rules.lua is the same text for Redis; tests run both on the same traffic and compare.
 """
 
 from __future__ import annotations

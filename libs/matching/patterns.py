@@ -144,24 +144,10 @@ _NEWS = re.compile(
 
 # Without one of these no pattern of _ASKS fits; looking for them first keeps ordinary turns cheap.
 _STEMS = (
-    *("summar", "compact", "condens", "checkpoint", "handoff", "hand-off", "compress", "extract", "continuing our"),
-    *(
-        "memor",
-        "save",
-        "saving",
-        "store",
-        "record",
-        "persist",
-        "write",
-        "capture",
-        "title",
-        "name",
-        "headline",
-        "topic",
-    ),
-    *("description of this", "heart", "keep-alive", "keepalive", "keep alive", "scheduled", "suggest", "predict"),
-    *("generate", "propose", "tags", "review", "reflect", "evaluate", "assess", "critique", "audit", "classif"),
-    *("recap", "categori", "determine", "decide", "analy", "detect", "judge", "emoji"),
+    *("conversation", "chat", "thread", "session", "dialog", "discussion", "transcript", "message", "history"),
+    *("exchange", "context", "so far", "above", "summar", "memor", "fact", "preference", "learning", "worth", "title"),
+    *("heart", "keep-alive", "keepalive", "keep alive", "scheduled", "follow", "next", "user ", "tags", "quer"),
+    *("autocomplete", "completion", "topic", "speaker", "intent", "safe", "command prefix", "whether", "recap"),
 )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from libs.matching.plan import Earlier, Late, Limits, Plan, Result
 
-SCRIPT = (files("libs.matching") / "state.lua").read_text(encoding="utf-8")
+SCRIPT = "".join((files("libs.matching") / name).read_text(encoding="utf-8") for name in ("rules.lua", "remember.lua"))
 PREFIX = "clawback:m:"
 _OPAQUE = ("light", "heavy", "answer")
 
