@@ -36,6 +36,7 @@ _REQUEST_TIMEOUT_MS = 40_000
 _MAX_POLL_INTERVAL_MS = 300_000
 RECORD_OVERHEAD_BYTES = 16 * 1024  # key, headers and batch around a value, with room to spare
 _MAY_PASS = (
+    OSError,
     KafkaTimeoutError,
     KafkaUnavailableError,
     BrokerNotAvailableError,
@@ -138,7 +139,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
                 raise
             return []  # a rebalance began
         except (KafkaError, OSError) as error:
-            raise _as_ours(error, "fetch") from error
+            raise as_ours(error, "fetch") from error
         finally:
             self._fetch = None
         return [to_record(message) for batch in batches.values() for message in batch]
@@ -152,7 +153,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
             _log.warning("commit refused, the group moved on", group=self._group, error=repr(error))
             return False
         except (KafkaError, OSError) as error:
-            raise _as_ours(error, "commit") from error
+            raise as_ours(error, "commit") from error
         return True
 
     def seek(self, partition: Partition, offset: int) -> None:
@@ -187,7 +188,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         except IllegalStateError:
             return {}  # reassigned in between
         except (KafkaError, OSError) as error:
-            raise _as_ours(error, "end_offsets") from error
+            raise as_ours(error, "end_offsets") from error
 
     async def stop(self) -> None:
         if self._client is None:
@@ -274,7 +275,13 @@ class KafkaProducer:
                 await client.start()
             except (KafkaError, OSError) as error:
                 await client.stop()
-                raise _as_ours(error, "connect") from error
+                if isinstance(error, UnknownError) and self._settings.kafka_idempotent_producer:
+                    raise RetryError(
+                        "kafka connect: the broker gives no producer id; one without idempotent producers (the local "
+                        "one) needs CLAWBACK_KAFKA_IDEMPOTENT_PRODUCER=false",
+                        reason="kafka_connect",
+                    ) from error
+                raise as_ours(error, "connect") from error
             self._client = client
             return client
 
@@ -293,16 +300,16 @@ class KafkaProducer:
                 reason="output_too_large",
             ) from error
         except (KafkaError, OSError) as error:
-            raise _as_ours(error, "produce") from error
+            raise as_ours(error, "produce") from error
 
 
 async def _stay() -> None:
     return None
 
 
-def _as_ours(error: Exception, what: str) -> RetryError | StopError:
+def as_ours(error: Exception, what: str) -> RetryError | StopError:
     """Kafka marks which errors may pass; a few more do. The others (authorisation, fencing, a dead coordinator task)
     need a restart."""
-    if isinstance(error, OSError | _MAY_PASS) or getattr(error, "retriable", False):
+    if isinstance(error, _MAY_PASS) or getattr(error, "retriable", False):
         return RetryError(f"kafka {what}: {error!r}", reason=f"kafka_{what}")
     return StopError(f"kafka {what}: {error!r}", reason=f"kafka_{what}")
