@@ -151,15 +151,15 @@ def write_adapter(directory: Path, target: Path) -> Adapter:
     return Adapter(kind="lora", uri=str(target), digest=full_digest([weights]))
 
 
-def rate(work: Callable[[], int]) -> float:
-    """Tokens per second."""
-    started = time.perf_counter()
+def rate(work: Callable[[], int]) -> tuple[float, float]:
+    """Tokens per second, and per second of processor time over all threads, which other load hardly touches."""
+    started, used = time.perf_counter(), time.process_time()
     tokens = work()
-    return tokens / (time.perf_counter() - started)
+    return tokens / (time.perf_counter() - started), tokens / (time.process_time() - used)
 
 
-def measure(directory: Path, batch: int, tokens: int, rounds: int) -> dict[str, list[float]]:
-    """Tokens per second of every arm, one value a round; an arm that fails is named and left out."""
+def measure(directory: Path, batch: int, tokens: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """What `rate` gives for every arm, one pair a round."""
     conversations = questions(batch)
     prompts = [ChatTokenizer(directory).prompt_ids(messages) for messages in conversations]
     theirs = Transformers(directory, tokens)
@@ -176,7 +176,7 @@ def measure(directory: Path, batch: int, tokens: int, rounds: int) -> dict[str, 
             "adapter": lambda: loop.run(servers["adapter"].ask_all(conversations)),
             "continuous": lambda: theirs.continuous(prompts),
         }
-        found: dict[str, list[float]] = {name: [] for name in arms}
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
         for number in range(rounds + 1):
             for name, work in arms.items():
                 if name == "continuous" and number != rounds:
@@ -184,20 +184,24 @@ def measure(directory: Path, batch: int, tokens: int, rounds: int) -> dict[str, 
                 speed = rate(work)
                 if number:  # the first round warms up
                     found[name].append(speed)
-                print(f"round {number} {name}: {speed:.1f} tokens/s", file=sys.stderr, flush=True)
+                print(f"round {number} {name}: {speed[0]:.1f} tokens/s, {speed[1]:.1f} per CPU second", file=sys.stderr)
         for server in servers.values():
             loop.run(server.stop())
     return found
 
 
-def figures(found: dict[str, list[float]]) -> dict[str, float]:
+def figures(found: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
     """Medians, and medians of the ratios within a round."""
 
-    def over(ours: str, their: str) -> float:
-        return statistics.median(a / b for a, b in zip(found[ours][-len(found[their]) :], found[their], strict=True))
+    def over(ours: str, their: str, kind: int = 0) -> float:
+        pairs = zip(found[ours][-len(found[their]) :], found[their], strict=True)
+        return statistics.median(a[kind] / b[kind] for a, b in pairs)
 
     return {
-        **{f"{name}_tokens_per_second": round(statistics.median(v), 2) for name, v in found.items()},
+        **{f"{name}_tokens_per_second": round(statistics.median(p[0] for p in v), 2) for name, v in found.items()},
+        **{f"{name}_tokens_per_cpu_second": round(statistics.median(p[1] for p in v), 2) for name, v in found.items()},
+        "serve_over_generate_by_cpu": round(over("served", "generate", 1), 3),
+        "adapter_over_served_by_cpu": round(over("adapter", "served", 1), 3),
         "serve_over_generate": round(over("served", "generate"), 3),
         "serve_over_continuous": round(over("served", "continuous"), 3),
         "adapter_over_generate": round(over("adapter", "generate"), 3),
