@@ -63,8 +63,9 @@ async def ballots_for(
         return stored
     async with around():
         ballots = await collect(judge, question, rules, seen=seen)
-    if store:
-        await store.put(key, ballots)
+        # Before the slot goes to the next turn: a crash then costs no more calls than there are slots.
+        if store:
+            await store.put(key, ballots)
     return ballots
 
 
