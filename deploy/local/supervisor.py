@@ -153,8 +153,8 @@ class Supervisor:
     def _restart(self, name: str) -> None:
         try:
             process = self._starters[name]()
-            if name == "broker":  # it kept everything in memory
-                self._create_topics()
+            if name == "broker":
+                self._after_broker_loss()
         except ClawbackError as error:
             _log.error("cannot restart", name=name, error=str(error))
             self._due[name] = time.monotonic() + _MAX_DELAY_SECONDS
@@ -163,6 +163,13 @@ class Supervisor:
         entry = self.stack.services.get(name) or self.stack.infrastructure[name]
         entry.pid, entry.started, entry.restarts = process.pid, process.started, entry.restarts + 1
         self.stack.write()
+
+    def _after_broker_loss(self) -> None:
+        """It kept everything in memory: topics are made anew, and services stand at offsets that no longer exist."""
+        self._create_topics()
+        for name in self.stack.services:
+            if name in self._running:
+                self._running[name].signal(signal.SIGTERM)  # `watch` starts it again
 
     def _port(self, name: str) -> int:
         port = self._plan.ports.get(name)

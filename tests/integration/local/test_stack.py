@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -13,7 +14,14 @@ import pytest
 
 from deploy.local import broker, redis, stack, state
 from deploy.local.process import accepts, wait_until
+from libs.contracts import TrainingBatch, decode, encode
 from libs.errors import ConfigError
+from libs.streams.config import ServiceSettings
+from libs.streams.follow import read
+from libs.streams.kafka import KafkaProducer
+from libs.streams.types import Output
+from tests.eventually import eventually
+from tests.judged import judged
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
@@ -125,8 +133,22 @@ def test_an_unknown_service_is_named(home: Path) -> None:
         stack.up(home, services=["batchr"])
 
 
+async def batched_after(settings: ServiceSettings) -> list[str]:
+    """Give the batcher one judged turn and return what it batches."""
+    producer = KafkaProducer(settings.model_copy(update={"kafka_idempotent_producer": False}))
+    await producer.send(Output("turns.judged", "homework", encode(judged("f1"))))
+    await producer.stop()
+
+    async def batches() -> list[str]:
+        found = [r async for r in read(settings, ["training.batches"]) if r is not None]
+        return [s.feedback_id for r in found for s in decode(r.value, TrainingBatch).samples]
+
+    result: list[str] = await eventually(batches)
+    return result
+
+
 def test_a_broker_that_dies_comes_back_with_its_topics(home: Path) -> None:
-    up = stack.up(home, services=["batcher"])
+    up = stack.up(home, services=["batcher"], env={"CLAWBACK_BATCHER_MAX_AGE_SECONDS": "1"})
     try:
         entry = up.infrastructure["broker"]
         port = int(up.kafka_bootstrap_servers.rpartition(":")[2])
@@ -137,6 +159,13 @@ def test_a_broker_that_dies_comes_back_with_its_topics(home: Path) -> None:
             return now is not None and now.infrastructure["broker"].restarts == 1 and accepts(port)
 
         assert wait_until(back, 60)
-        assert wait_until(lambda: ready(home, "batcher"), 90)
+
+        def starts_afresh() -> bool:
+            now = state.read(home)
+            return now is not None and now.services["batcher"].restarts == 1 and ready(home, "batcher")
+
+        assert wait_until(starts_afresh, 90)
+        settings = ServiceSettings(kafka_bootstrap_servers=up.kafka_bootstrap_servers, kafka_fetch_max_wait_ms=20)
+        assert asyncio.run(batched_after(settings)) == ["f1"]
     finally:
         stack.down(home)
