@@ -1,4 +1,4 @@
-"""What of a person lies in Redis, and its removal. The layout is that of libs/matching/state.lua."""
+"""What of a person lies in Redis, and its removal. The layout is that of libs/matching/remember.lua."""
 
 from __future__ import annotations
 
