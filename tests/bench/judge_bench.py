@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -57,9 +58,11 @@ async def measure(kind: str, count: int, home: Path) -> tuple[float, float]:
         settings = ServiceSettings(**{k.removeprefix("CLAWBACK_").lower(): v for k, v in env.items()})
         world = await KafkaWorld(settings, unique).open()
         producer = world.producer()
-        left = [Output(world.source, t.session_id, encode(t)) for t in turns(count)]
-        while left:
-            left = await producer.send_all(left)
+        whole = [Output(world.source, t.session_id, encode(t)) for t in turns(count)]
+        for begin in range(0, count, 250):
+            left = whole[begin : begin + 250]
+            while left:
+                left = list(await producer.send_all(left))
         await producer.stop()
         own = environment(env, redis_url, unique)
         own |= prm_environment(f"http://127.0.0.1:{port}/v1") if kind == "prm" else {}
@@ -91,6 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=6000)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is stopped, too
     figures = {}
     for kind, name in (("prm", "judge"), ("rules", "judge_rules")):
         with tempfile.TemporaryDirectory() as folder:

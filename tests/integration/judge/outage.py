@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -136,4 +137,5 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=20.0, help="turns a second")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what it started is stopped, too
     sys.exit(asyncio.run(main(arguments.minutes, arguments.rate)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.judge.fairness import FairSlots
@@ -43,6 +43,7 @@ async def test_a_slot_handed_to_a_waiter_that_is_cancelled_in_the_same_moment_co
         pass
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=25))
 def test_never_more_than_the_limit_and_everybody_gets_through(limit: int, work: list[tuple[str, bool]]) -> None:
     async def run() -> None:
