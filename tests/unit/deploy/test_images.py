@@ -87,6 +87,7 @@ def outside(extra: str) -> list[str]:
     return sorted(top for top, dists in import_names().items() if not inside & set(dists))
 
 
+@pytest.mark.timeout(400)  # torch and all of transformers' lazy modules on a busy machine
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_module_imports_with_only_its_extras_packages(service: str) -> None:
     package = "libs.cli" if service == "cli" else f"services.{service}"
