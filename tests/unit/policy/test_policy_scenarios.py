@@ -82,11 +82,13 @@ async def test_a_release_serves_its_scenario_only(base: Release, adapter: Adapte
 
 
 async def test_a_refused_release_leaves_the_former_in_place_and_is_counted(base: Release, adapter: Adapter) -> None:
-    scenarios = Scenarios(base, Disk(base), budget_bytes=10**9)
+    disk = Disk(base)
+    scenarios = Scenarios(base, disk, budget_bytes=10**9)
     await scenarios.update("refusing", chain_of("refusing", ("r1", adapter)))
     before = refusals("refusing")
     assert not await scenarios.update("refusing", chain_of("refusing", ("r1", adapter), ("r2", bad(adapter))))
     assert (await scenarios.acquire("refusing")).release_id == "r1"
+    assert disk.loaded == ["r1", "r2"], "the former stays as it is, it is not read again"
     assert refusals("refusing") == before + 1
     assert scenarios.behind() == ["refusing"]
 
