@@ -23,9 +23,10 @@ _PLAIN_COMPLAINTS = (
     "Stop using numbered lists! I wanted a normal text.",
     "Keep what you said, but without bullets and headings. Ordinary sentences please.",
     "Why is everything a list again? Just write plain paragraphs.",
+    "I don't like these lists. Please write it in plain paragraphs.",
+    "Good points, but get rid of the numbering and the bold. A plain text, please.",
     "Нет, шаги оставь, просто перестань всё оформлять маркированными списками.",
     "Не надо списков, напиши обычным текстом, одним абзацем.",
-    "По содержанию всё верно, но без списков и жирного шрифта, пожалуйста, просто сплошным текстом.",
 )
 _BRIEF_COMPLAINTS = (
     "That's too long. Keep it short, please.",
