@@ -163,8 +163,28 @@ json_values = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ("role", "content", "type", "text", "input", "messages", "choices", "message", "output", "tool_calls")
-                + ("function", "name", "arguments", "id", "tools", "error", "summary", "system", "metadata", "user_id")
+                (
+                    "role",
+                    "content",
+                    "type",
+                    "text",
+                    "input",
+                    "messages",
+                    "choices",
+                    "message",
+                    "output",
+                    "tool_calls",
+                    "function",
+                    "name",
+                    "arguments",
+                    "id",
+                    "tools",
+                    "error",
+                    "summary",
+                    "system",
+                    "metadata",
+                    "user_id",
+                )
             ),
             inner,
             max_size=5,

@@ -65,9 +65,19 @@ def test_retry_counts(value: str, count: int) -> None:
 
 def test_recorded_headers_never_hold_a_credential() -> None:
     kept = recorded_headers(
-        [("X-Session-Id", "s"), ("Authorization", "Bearer x"), ("x-api-key", "k"), ("Cookie", "c")]
-        + [("x-reef-tag-session", "t"), ("x-reef-auth-token", "no"), ("User-Agent", "a"), ("user-agent", "b")]
-        + [("x-unknown", "u"), ("x-turn-type", "main"), ("X-Stainless-Retry-Count", "1")]
+        [
+            ("X-Session-Id", "s"),
+            ("Authorization", "Bearer x"),
+            ("x-api-key", "k"),
+            ("Cookie", "c"),
+            ("x-reef-tag-session", "t"),
+            ("x-reef-auth-token", "no"),
+            ("User-Agent", "a"),
+            ("user-agent", "b"),
+            ("x-unknown", "u"),
+            ("x-turn-type", "main"),
+            ("X-Stainless-Retry-Count", "1"),
+        ]
     )
     assert kept == {
         "x-session-id": "s",
