@@ -22,6 +22,7 @@ from services.gateway.spool import Spool, SpoolFullError
 
 log = get_logger("gateway.recorder")
 
+_ENGINE_IDS = frozenset({"id", "model", "system_fingerprint"})  # top-level fields, never part of what was said
 _LARGE_BYTES = 256 * 1024  # above this the record is built in a thread, so that other requests go on
 
 
@@ -140,6 +141,13 @@ class Recorder:
         exchange.draft = structs.replace(draft, request=msgspec.Raw(msgspec.json.encode(request)))
         return exchange.draft
 
+    def _redact_response(self, response: Any) -> tuple[Any, bool]:
+        """The engine's own ids are left alone: a release id that looks like a card number must not cost the capture."""
+        if not isinstance(response, dict):
+            return self._redact(response)
+        clean, redacted = self._redact({k: v for k, v in response.items() if k not in _ENGINE_IDS})
+        return {k: v if k in _ENGINE_IDS else clean[k] for k, v in response.items()}, redacted
+
     def _redact(self, value: Any) -> tuple[Any, bool]:
         if self._redactor is None:
             return value, False
@@ -151,7 +159,7 @@ class Recorder:
     def _build(self, exchange: Exchange, served: Served) -> tuple[bytes, bytes]:
         """Key and value of the record. Redacted text would not be what the captured tokens say: no capture then."""
         draft = self._prepare(exchange)
-        response, redacted = self._redact(served.response)
+        response, redacted = self._redact_response(served.response)
         exchange.redacted = exchange.redacted or redacted
         record = structs.replace(
             draft,

@@ -50,7 +50,7 @@ def command(
         wave=wave,
         shape=Shape(tagged=not no_tags, window=window, compact=compact, think_seconds=1.5 * ttl if ttl else 0.0),
         ttl_seconds=ttl or DEFAULT_TTL_SECONDS,
-        scenario=f"homework-{stamp}",
+        scenario=f"homework-{int(time.time()):x}",
     )
     names = ("CLAWBACK_MATCHER_TTL_SECONDS", "CLAWBACK_MONITOR_SESSION_TTL_SECONDS")
     env = dict.fromkeys(names, str(ttl)) if ttl else {}
