@@ -23,6 +23,12 @@ from services.gateway.spool import Spool, SpoolFullError
 log = get_logger("gateway.recorder")
 
 _ENGINE_IDS = frozenset({"id", "model", "system_fingerprint"})  # top-level fields, never part of what was said
+# Names that a client gives to conversations and people: redacted, but the model never read them, so what the captured
+# tokens say is still what the record says.
+_CLIENT_IDS = frozenset(
+    {"metadata", "client_metadata", "user", "prompt_cache_key", "safety_identifier", "model", "store"}
+    | {"session_id", "conversation_id", "conversation", "litellm_session_id", "previous_response_id"}
+)
 _LARGE_BYTES = 256 * 1024  # above this the record is built in a thread, so that other requests go on
 
 
@@ -122,7 +128,7 @@ class Recorder:
         if exchange.draft is not None:
             return exchange.draft
         body = msgspec.json.decode(decompress(exchange.body, exchange.content_encoding))
-        request, exchange.redacted = self._redact(body)
+        request, exchange.redacted = self._redact_request(body)
         headers, _ = self._redact(dict(exchange.headers))
         draft = TrafficRaw(
             exchange_id=exchange.exchange_id,
@@ -141,12 +147,27 @@ class Recorder:
         exchange.draft = structs.replace(draft, request=msgspec.Raw(msgspec.json.encode(request)))
         return exchange.draft
 
+    def _redact_request(self, request: Any) -> tuple[Any, bool]:
+        """The request, and whether anything that the model read was replaced."""
+        return self._redact_fields(request, _CLIENT_IDS, lambda value: self._redact(value)[0])
+
     def _redact_response(self, response: Any) -> tuple[Any, bool]:
         """The engine's own ids are left alone: a release id that looks like a card number must not cost the capture."""
-        if not isinstance(response, dict):
-            return self._redact(response)
-        clean, redacted = self._redact({k: v for k, v in response.items() if k not in _ENGINE_IDS})
-        return {k: v if k in _ENGINE_IDS else clean[k] for k, v in response.items()}, redacted
+        return self._redact_fields(response, _ENGINE_IDS, lambda value: value)
+
+    def _redact_fields(self, body: Any, ids: frozenset[str], clean_id: Callable[[Any], Any]) -> tuple[Any, bool]:
+        """Redact a body, its top-level `ids` apart by `clean_id`; whether anything but those was replaced."""
+        if not isinstance(body, dict):
+            return self._redact(body)
+        rest, redacted = self._redact({k: v for k, v in body.items() if k not in ids})
+        items = iter(rest.items())  # in the body's order; a field's own name may have been replaced
+        clean: dict[str, Any] = {}
+        for name, value in body.items():
+            if name in ids:
+                clean[name] = clean_id(value)
+            elif item := next(items, None):
+                clean[item[0]] = item[1]
+        return clean, redacted
 
     def _redact(self, value: Any) -> tuple[Any, bool]:
         if self._redactor is None:

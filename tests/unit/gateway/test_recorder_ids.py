@@ -16,10 +16,10 @@ from tests.unit.gateway.test_redaction import redact as redact  # the fixture
 CARD = "4111111111111111"  # the well-known test number: 16 digits with a right check digit
 
 
-def record(redactor: Redactor, directory: Path, *, said: str, fingerprint: str) -> TrafficRaw:
+def record(redactor: Redactor, directory: Path, *, said: str, fingerprint: str, **ids: object) -> TrafficRaw:
     spool = Spool(directory, max_bytes=2**20, segment_bytes=2**16)
     recorder = Recorder(spool, key_of=lambda _: "k", wake=lambda: None, wait_seconds=1.0, redactor=redactor)
-    body = json.dumps({"messages": [{"role": "user", "content": "Hello"}]}).encode()
+    body = json.dumps({"model": "m", **ids, "messages": [{"role": "user", "content": "Hello"}]}).encode()
     exchange = Exchange(path="/v1/chat/completions", scenario="s", tenant="t", headers={}, body=body)
     capture = Capture(
         prompt_token_ids=Array.ints([1]),
@@ -54,3 +54,16 @@ def test_a_release_id_that_looks_like_a_card_keeps_the_capture(redact: Redactor,
 def test_a_card_in_the_reply_still_costs_it(redact: Redactor, tmp_path: Path, said: str) -> None:
     kept = record(redact, tmp_path, said=said, fingerprint="base")
     assert kept.capture is None and CARD not in json.dumps(kept.response)
+
+
+def test_the_client_s_name_for_a_person_is_redacted_but_keeps_the_capture(redact: Redactor, tmp_path: Path) -> None:
+    kept = record(redact, tmp_path, said="Hi", fingerprint="base", user="jane.doe@example.com", metadata={"n": CARD})
+    assert kept.capture is not None
+    assert "jane" not in json.dumps(kept.request) and CARD not in json.dumps(kept.request)
+    assert list(kept.request) == ["model", "user", "metadata", "messages"]
+
+
+def test_a_secret_as_a_field_name_is_redacted_too(redact: Redactor, tmp_path: Path) -> None:
+    kept = record(redact, tmp_path, said="Hi", fingerprint="base", **{"jane.doe@example.com": 1})
+    assert kept.capture is None and "jane" not in json.dumps(kept.request)
+    assert kept.request["messages"] == [{"role": "user", "content": "Hello"}]

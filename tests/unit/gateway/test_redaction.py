@@ -32,6 +32,8 @@ PERSONAL = {
     "email": "jane.doe@example.com",
     "card": "4111 1111 1111 1111",
     "card without spaces": "5500005555555559",
+    "card of the newer range": "2223-0031-2200-3222",
+    "card in other groups": "3782 822463 10005",
     "phone": "+1 (415) 555-2671",
     "phone elsewhere": "+49 30 901820",
     "national phone": "(415) 555-2671",
@@ -40,6 +42,8 @@ HARMLESS = [
     "version 1.2.3.4 at 2026-11-29 12:34:56, id 1764438712, 1795957647443 ms",
     "[Sun 2026-11-29 13:21 UTC] List what is there",
     "4111 1111 1111 1112 fails its check digit",
+    "run homework-20261129-200444@00002-e0d0d530 started at 20261129200444",  # right check digit, but a time
+    "41111 11111 111111 is no layout of a card, nor is 4111-1111 1111-1111",
     "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b",
     "password = get_password_from_user",
     "def login(password, api_key): return api_key == self.api_key",
