@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ DIALECTS: dict[str, Dialect] = {
 NOT_GENERATING = ("/messages/count_tokens", "/responses/compact", "/messages/batches")
 
 
+@functools.lru_cache(maxsize=256)
 def for_path(path: str) -> Dialect | None:
     """The dialect spoken on an HTTP path, or None for a path that carries no generation."""
     bare = path.partition("?")[0].rstrip("/")
