@@ -30,6 +30,8 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, models: Path) -> None:
             env=dict(os.environ) | {"CLAWBACK_HOME": str(home), "PYTHONUNBUFFERED": "1"},
             stdout=sink,
             stderr=subprocess.STDOUT,
+            # A shell that runs the suite in the background has its children ignore Ctrl-C, which is not what is tested.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     try:
         assert wait_until(lambda: b"base: first replies" in log.read_bytes(), 240.0), log.read_text()
