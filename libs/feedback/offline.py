@@ -26,7 +26,9 @@ R = TypeVar("R")
 
 
 def add_judge_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--judge", choices=("rules", "prm"), default="rules")
+    parser.add_argument(
+        "--judge", choices=("rules", "prm"), default="rules", help="default rules, which needs no model"
+    )
     parser.add_argument("--votes", type=int, default=3, help="votes per turn (prm)")
     parser.add_argument("--window", type=int, default=8, help="earlier turns shown")
     parser.add_argument(
@@ -178,18 +180,27 @@ def main(argv: Sequence[str]) -> int:
     """`judge` (also without the word) or `eval`."""
     parser = argparse.ArgumentParser(prog="python -m libs.feedback", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    judge = commands.add_parser("judge", help="judge matched turns from a JSONL file")
+    judge = commands.add_parser(
+        "judge", prog="clawback judge", description="Judge matched turns from a JSONL file.", help="judge matched turns"
+    )
     add_judge_arguments(judge)
     judge.add_argument("--input", type=Path, required=True, help="turns.matched records")
     judge.add_argument("--output", type=Path, required=True, help="turns.judged records")
     judge.add_argument("--report", type=Path, help="counts as JSON (also printed)")
     judge.add_argument("--allow-uncaptured", action="store_true", help="a turn without capture counts as signal, too")
-    score = commands.add_parser("eval", help="score a judge on labelled next states")
+    score = commands.add_parser(
+        "eval",
+        prog="clawback judge-eval",
+        description="Score a judge on next states that people labelled (not on turns.judged records).",
+        help="score a judge on labelled next states",
+    )
     add_judge_arguments(score)
     score.add_argument("--confidence", default="", help="only rows with this confidence")
     score.add_argument("--split", default="", help="only rows of this split")
     score.add_argument("--json", action="store_true", help="print the report as JSON")
-    score.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    score.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="JSONL as in tests/data/feedback/next_states.jsonl"
+    )
     words = list(argv)
     if not words or words[0] not in commands.choices:
         words = words if words in (["-h"], []) else ["judge", *words]
