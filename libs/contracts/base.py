@@ -132,6 +132,8 @@ def decode(data: bytes | str, kind: type[T], *, version: int = 1) -> T:
         record = msgspec.json.decode(data, type=kind)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ContractError(f"not a valid {kind.__name__} record: {error}") from error
+    except RecursionError as error:
+        raise ContractError(f"not a valid {kind.__name__} record: nested too deeply") from error
     found: Any = getattr(record, "version", None)
     if found != version:
         raise ContractError(f"{kind.__name__}.version is {found}, this release reads version {version}")

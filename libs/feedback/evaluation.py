@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from libs.contracts import Message
+from libs.contracts.lines import read_lines
 from libs.errors import ContractError
 from libs.feedback.judge import Ballot, NumberedTurn, Question, Verdict
 from libs.feedback.votes import numbers, outcome
@@ -106,13 +107,13 @@ class Score:
 def read_rows(path: Path, *, confidence: str = "", split: str = "") -> list[Row]:
     """The rows of a JSONL file, filtered. Raises ContractError naming file, line and field."""
     found = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
+    for number, line in read_lines(path):
         try:
             row = msgspec.json.decode(line, type=Row)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise ContractError(f"{path}:{number}: no labelled next state: {error}") from error
+        except RecursionError as error:
+            raise ContractError(f"{path}:{number}: no labelled next state: nested too deeply") from error
         if (not confidence or row.confidence == confidence) and (not split or row.split == split):
             found.append(row)
     return found

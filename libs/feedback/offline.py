@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from libs.contracts import TurnJudged, TurnMatched, decode, encode
-from libs.errors import ConfigError, ContractError
+from libs.contracts.lines import prepare_outputs, read_lines
+from libs.errors import ClawbackError, ConfigError, ContractError
 from libs.feedback import evaluation
 from libs.feedback.engine import BallotStore, Options, ballots_for, judge_turn
 from libs.feedback.judge import Judge
@@ -75,13 +76,16 @@ async def open_judge(args: argparse.Namespace) -> AsyncIterator[tuple[Judge, Bal
 
 
 async def judge_file(args: argparse.Namespace) -> int:
-    """turns.matched lines in, turns.judged lines out, in order. 1 when a turn could not be judged."""
+    """turns.matched lines in, turns.judged lines out, in order. 1 when a turn could not be judged or read."""
     options = Options(
         window=args.window,
         rules=Rules(args.votes, turn_timeout_seconds=args.turn_timeout),
         require_capture=not args.allow_uncaptured,
     )
-    turns = _read_matched(args.input)
+    votes = [p for p in (args.record, args.replay) if p]  # these two may be one file
+    prepare_outputs([args.output, args.report], [args.input, *votes])
+    prepare_outputs([args.record], [args.input])
+    turns, left_out = _read_matched(args.input)
     async with open_judge(args) as (judge, store):
 
         async def one(matched: TurnMatched) -> list[TurnJudged] | TooFewVotes:
@@ -93,18 +97,16 @@ async def judge_file(args: argparse.Namespace) -> int:
 
         results = await _bounded(one, turns, args.concurrency)
         name, version = judge.name, judge.version
-    report = _tally(turns, results) | {"judge": name, "judge_version": version}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
+    report = _tally(turns, results) | left_out | {"judge": name, "judge_version": version}
     with args.output.open("wb") as out:
         for result in results:
             for judged in result if isinstance(result, list) else []:
                 out.write(encode(judged) + b"\n")
     text = json.dumps(report, indent=2, ensure_ascii=False)
     if args.report:
-        args.report.parent.mkdir(parents=True, exist_ok=True)
         args.report.write_text(text + "\n", encoding="utf-8")
     print(text)
-    return 1 if report["failed"] else 0
+    return 1 if report["failed"] or report["unreadable"] else 0
 
 
 async def evaluate_files(args: argparse.Namespace) -> int:
@@ -133,15 +135,23 @@ async def evaluate_files(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_matched(path: Path) -> list[TurnMatched]:
-    found = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if line.strip():
-            try:
-                found.append(decode(line, TurnMatched))
-            except ContractError as error:
-                raise ContractError(f"{path}:{number}: {error}") from error
-    return found
+def _read_matched(path: Path) -> tuple[list[TurnMatched], dict[str, int]]:
+    """The turns to judge, and how many lines were left out: `repeats` say again what another line says."""
+    found: dict[tuple[str, ...], TurnMatched] = {}
+    left_out = {"repeats": 0, "unreadable": 0}
+    for number, line in read_lines(path):
+        try:
+            turn = decode(line, TurnMatched)
+        except ContractError as error:
+            left_out["unreadable"] += 1
+            print(f"{path}:{number}: left out: {error}", file=sys.stderr)
+            continue
+        key = (turn.tenant, turn.scenario, turn.turn_id, turn.answered_by, turn.evidence)
+        if turn.repeat_of or key in found:
+            left_out["repeats"] += 1
+        else:
+            found[key] = turn
+    return list(found.values()), left_out
 
 
 async def _bounded(work: Callable[[T], Awaitable[R]], items: Sequence[T], limit: int) -> list[R]:
@@ -208,6 +218,9 @@ def main(argv: Sequence[str]) -> int:
     work = judge_file if args.command == "judge" else evaluate_files
     try:
         return asyncio.run(work(args))
-    except (ConfigError, ContractError, OSError) as error:
+    except ClawbackError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2

@@ -19,7 +19,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from libs.errors import ClawbackError
+from libs.errors import ClawbackError, ConfigError, DeadLetterError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,7 +28,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         _train(args)
     except ClawbackError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     return 0
 
@@ -63,12 +66,13 @@ def _train(args: argparse.Namespace) -> None:
     from libs.learning.checkpoint import StepRecord, base_digest, save_release
     from libs.learning.model import ModelConfig, load_policy
     from libs.learning.objective import ObjectiveConfig, check_coefficients
-    from libs.learning.offline import read_batches
+    from libs.learning.offline import check_paths, read_batches
     from libs.learning.scale import world
     from libs.learning.teacher import StepConfig
 
     objective = ObjectiveConfig(**{f.name: getattr(args, f.name) for f in dataclasses.fields(ObjectiveConfig)})
     check_coefficients(objective)
+    check_paths(args.files, args.out)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("nccl" if args.device.startswith("cuda") else "gloo")
     try:
@@ -86,11 +90,15 @@ def _train(args: argparse.Namespace) -> None:
         optimizer = torch.optim.AdamW(list(policy.named_trainable().values()), lr=args.learning_rate, weight_decay=0.0)
         step = StepConfig(learning_rate=args.learning_rate, pack_tokens=args.pack_tokens)
         trained: list[str] = []
-        for batch in read_batches(args.files, args.batch_size):
+        batches = 0
+        for batch in read_batches(args.files, args.batch_size, _left_out):
+            batches += 1
             line, ids = _step(batch, policy, tokenizer, optimizer, objective, step, args)
             trained += ids
             if world()[0] == 0:
                 print(json.dumps(line), flush=True)
+        if not batches:
+            raise ConfigError("nothing to train on: name files of training batches, or of judged turns with a capture")
         record = StepRecord(
             release_id=args.out.name,
             parent_id="base",
@@ -107,18 +115,30 @@ def _train(args: argparse.Namespace) -> None:
             dist.destroy_process_group()
 
 
+def _left_out(fault: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"left out: {fault}", file=sys.stderr)
+
+
 def _step(
     batch: Any, policy: Any, tokenizer: Any, optimizer: Any, objective: Any, step: Any, args: argparse.Namespace
 ) -> tuple[dict[str, Any], list[str]]:
     """One batch: what is printed about it, and the feedback ids that it trained."""
     from libs.learning.offline import train_sample
-    from libs.learning.samples import Limits, admit, check_unique
+    from libs.learning.samples import Limits, admit
     from libs.learning.update import run_step
 
     limits = Limits(min(args.max_sample_tokens, policy.context_tokens), policy.vocab_size)
-    samples, dropped, _ = admit([train_sample(s, tokenizer) for s in batch.samples], limits)
-    check_unique(samples)
-    line: dict[str, Any] = {"batch_id": batch.batch_id, "scenario": batch.scenario, "dropped": dropped}
+    ready: list[Any] = []
+    refused: dict[str, str] = {}
+    for sample in batch.samples:
+        try:
+            ready.append(train_sample(sample, tokenizer))
+        except DeadLetterError as error:
+            refused[sample.feedback_id] = error.reason
+            _left_out(f"{batch.batch_id}, feedback {sample.feedback_id}: {error}")
+    samples, unfit, _ = admit(ready, limits)
+    line: dict[str, Any] = {"batch_id": batch.batch_id, "scenario": batch.scenario, "dropped": refused | unfit}
     if not samples:
         return line | {"applied": False, "reason": "no_samples"}, []
     if not args.train_accepted and not any(s.rejected for s in samples):

@@ -6,7 +6,7 @@ every dialect.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +14,45 @@ import msgspec
 import numpy as np
 
 from libs.contracts import Sample, TrainingBatch, TurnJudged, decode
-from libs.errors import ContractError
+from libs.contracts.lines import read_lines
+from libs.errors import ConfigError, ContractError
 from libs.learning.prompts import ChatMessage
 from libs.learning.samples import TrainSample, hinted_prompts
 
 
-def read_batches(paths: Sequence[Path], batch_size: int) -> Iterator[TrainingBatch]:
-    """Batches of one scenario each, in file order. Raises ContractError naming file, line and field.
+def read_batches(
+    paths: Sequence[Path], batch_size: int, left_out: Callable[[str], None] | None = None
+) -> Iterator[TrainingBatch]:
+    """Batches of one scenario each, in file order; each feedback once, however often it is in the files.
 
-    Judged turns that were dropped or not captured are left out; the last group of each scenario may be smaller.
+    Judged turns that were dropped or not captured are left out; the last group of each scenario may be smaller. What
+    is left out for a fault goes to `left_out` as "file:line: fault"; without it, a line that is no record raises
+    ContractError that says the same.
     """
+    seen: set[tuple[str, str]] = set()
+
+    def new(scenario: str, feedback_id: str) -> bool:
+        known = (scenario, feedback_id) in seen
+        if known and left_out is not None:
+            left_out(f"{path}:{number}: feedback {feedback_id} has been read before")
+        seen.add((scenario, feedback_id))
+        return not known
+
     groups: dict[str, list[Sample]] = {}
     made = 0
     for path in paths:
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
-            if not line.strip():
-                continue
+        for number, line in read_lines(path):
             try:
                 record = _record(line)
             except ContractError as error:
-                raise ContractError(f"{path}:{number}: {error}") from error
+                if left_out is None:
+                    raise ContractError(f"{path}:{number}: {error}") from error
+                left_out(f"{path}:{number}: {error}")
+                continue
             if isinstance(record, TrainingBatch):
-                yield record
-            elif record.disposition == "train" and record.capture is not None:
+                samples = [s for s in record.samples if new(record.scenario, s.feedback_id)]
+                yield msgspec.structs.replace(record, samples=samples)
+            elif record.disposition == "train" and record.capture and new(record.scenario, record.feedback_id):
                 group = groups.setdefault(record.scenario, [])
                 group.append(_sample(record))
                 if len(group) == batch_size:
@@ -47,11 +63,22 @@ def read_batches(paths: Sequence[Path], batch_size: int) -> Iterator[TrainingBat
         yield _batch(made, scenario, group)
 
 
+def check_paths(files: Sequence[Path], out: Path) -> None:
+    """Raise ConfigError, before a model is loaded, when a file is missing or `out` is a file."""
+    for path in files:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file; name JSONL files of training batches or judged turns")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; name a directory for the release")
+
+
 def _record(line: bytes) -> TrainingBatch | TurnJudged:
     try:
         names = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise ContractError(f"not a JSON object: {error}") from error
+    except RecursionError as error:
+        raise ContractError("not a JSON object: nested too deeply") from error
     return decode(line, TrainingBatch) if "samples" in names else decode(line, TurnJudged)
 
 

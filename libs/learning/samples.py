@@ -5,7 +5,6 @@ Everything is checked here, once: what cannot be trained leaves with a reason an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,8 @@ from libs.learning.prompts import ChatMessage, render, with_hint
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)  # the loss is computed in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def fault(sample: TrainSample, limits: Limits) -> str | None:
     ids = (*sample.prompt_ids, *sample.response_ids)
     if not sample.prompt_ids or not sample.response_ids:
         return "empty"
-    if not math.isfinite(sample.reward) or not math.isfinite(sample.weight) or sample.weight <= 0:
+    if not abs(sample.reward) <= _FLOAT32_MAX or not 0 < sample.weight <= _FLOAT32_MAX:  # NaN fails both
         return "not_finite"
     if min(ids) < 0 or max(ids) >= limits.vocab_size:
         return "vocabulary"

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from libs.contracts import TrafficRaw, encode
-from libs.errors import ContractError
+from libs.contracts.lines import prepare_outputs, read_lines
+from libs.errors import ClawbackError, ContractError
 from libs.matching.matcher import Matcher, Outcome
 from libs.matching.memory import MemoryStore
 from libs.matching.plan import Limits
@@ -33,25 +34,29 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, or 2 when a file cannot be read."""
+    """Returns the exit status: 0, or 2 when a file cannot be read or written."""
     args = parser().parse_args(argv)
     try:
-        report = asyncio.run(_run(args))
-    except OSError as error:
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        prepare_outputs([args.output, args.exchanges, args.report], [*args.input, *args.labels])
+        text = json.dumps(asyncio.run(_run(args)), indent=2, ensure_ascii=False)
+        if args.report:
+            args.report.write_text(text + "\n", encoding="utf-8")
+        else:
+            print(text)
+    except ClawbackError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    text = json.dumps(report, indent=2, ensure_ascii=False)
-    if args.report:
-        args.report.write_text(text + "\n", encoding="utf-8")
-    else:
-        print(text)
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 
 async def _run(args: argparse.Namespace) -> dict[str, Any]:
     limits = Limits(ttl_seconds=args.ttl_seconds, tombstone_seconds=max(Limits().tombstone_seconds, args.ttl_seconds))
     report = Report()
-    records = _read(args.input, report)
+    labels = [label for path in args.labels for label in read_labels(path)]
+    records = list(_read(args.input, report))  # all of them, before an output is opened
     pairs: set[tuple[str, str]] = set()
     classes: dict[str, str] = {}
     with _Lines(args.output) as matched, _Lines(args.exchanges) as exchanges:
@@ -67,7 +72,6 @@ async def _run(args: argparse.Namespace) -> dict[str, Any]:
                 exchanges.write(encode(one))
     out = report.as_dict(args.ttl_seconds)
     if args.labels:
-        labels = [json.loads(line) for p in args.labels for line in p.read_bytes().splitlines() if line.strip()]
         out["scores"] = score(pairs, classes, labels).as_dict()
     return out
 
@@ -81,14 +85,26 @@ async def replay(records: Iterable[TrafficRaw], limits: Limits) -> AsyncIterator
 
 def _read(paths: Sequence[Path], report: Report) -> Iterator[TrafficRaw]:
     for path in paths:
-        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-            if not line.strip():
-                continue
+        for number, line in read_lines(path):
             try:
                 yield read_record(line)
             except ContractError as error:
                 report.unreadable += 1
                 print(f"{path}:{number}: left out: {error}", file=sys.stderr)
+
+
+def read_labels(path: Path) -> Iterator[dict[str, Any]]:
+    """The labels in a JSONL file. Raises ContractError that names file, line and field."""
+    for number, line in read_lines(path):
+        try:
+            label = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ContractError(f"{path}:{number}: not a label in JSON: {error}") from error
+        wants: dict[str, type | tuple[type, ...]] = {"exchange_id": str, "kind": str, "answers": (str, type(None))}
+        wrong = [n for n, kind in wants.items() if not isinstance(label, dict) or not isinstance(label.get(n, 0), kind)]
+        if wrong:
+            raise ContractError(f"{path}:{number}: a label needs {', '.join(wrong)} as text (answers may be null)")
+        yield label
 
 
 class _Lines:

@@ -19,13 +19,13 @@ def read_record(data: bytes) -> TrafficRaw:
         loose = _loose(data)
         if loose is None:
             raise
-    return decode(msgspec.json.encode(loose), TrafficRaw)
+    return decode(loose, TrafficRaw)
 
 
-def _loose(data: bytes) -> Any | None:
+def _loose(data: bytes) -> bytes | None:
     try:
         value = json.loads(data.decode("utf-8", "surrogatepass"))
-        return _clean(value)
+        return msgspec.json.encode(_clean(value))
     except (ValueError, RecursionError):
         return None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Self, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from libs.errors import ConfigError
@@ -55,6 +56,14 @@ class ServiceSettings(BaseSettings):
     stream_input_suffix: str = Field(default="", description="appended to the names of topics that are read")
     stream_output_suffix: str = Field(default="", description="appended to the names of topics that are written")
 
+    @field_validator("redis_url")
+    @classmethod
+    def _redis(cls, value: str) -> str:
+        if not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must start with redis://, rediss:// or unix://")
+        check_port(value)
+        return value
+
     @model_validator(mode="after")
     def _bounds(self) -> Self:
         if self.stream_drain_seconds * 1000 >= self.kafka_rebalance_timeout_ms:
@@ -66,6 +75,14 @@ class ServiceSettings(BaseSettings):
     def input_topic(self, topic: str) -> str:
         """The name under which `topic` is read (a replay and tests read side topics)."""
         return topic + self.stream_input_suffix
+
+
+def check_port(url: str) -> None:
+    """Raise ValueError, without the URL, which may hold a password, when its port is none."""
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        raise ValueError("must end in host:port with a port from 0 to 65535") from None
 
 
 def load(kind: type[S]) -> S:

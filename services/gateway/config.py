@@ -11,7 +11,7 @@ import msgspec
 from pydantic import Field, field_validator
 
 from libs.errors import ConfigError
-from libs.streams.config import ServiceSettings
+from libs.streams.config import ServiceSettings, check_port
 
 CaptureMode = Literal["builtin", "vllm", "sglang", "none"]
 AuthStyle = Literal["auto", "bearer", "x-api-key"]
@@ -72,7 +72,15 @@ class GatewaySettings(ServiceSettings):
     def _http(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
+        check_port(value)
         return value.rstrip("/")
+
+    @field_validator("gateway_retry_statuses")
+    @classmethod
+    def _statuses(cls, value: str) -> str:
+        if any(not s.strip().isdecimal() for s in value.split(",") if s.strip()):
+            raise ValueError("must be HTTP statuses with commas between them, such as 429,503")
+        return value
 
     @property
     def spool_dir(self) -> Path:

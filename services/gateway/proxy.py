@@ -57,6 +57,8 @@ class Proxy:
         started, status = time.perf_counter(), 499
         metrics.GATEWAY_OPEN.inc()
         try:
+            if not request.raw_path.startswith("/"):  # absolute form, as to a forward proxy: it would be no URL
+                raise RejectedError(400, "bad_target", "The request's target must be a path: this is no forward proxy.")
             with self._access.admit(request) as caller:
                 response = await serve(request, path, caller)
             status = response.status

@@ -7,7 +7,6 @@ lose, and a record delivered again sets the same values again.
 from __future__ import annotations
 
 from libs.contracts import TOPICS, DeadLetter, PolicyRelease, Record, Tombstone, TurnMatched, decode
-from libs.errors import ContractError
 from libs.telemetry import metrics
 from libs.telemetry.ledger import Ledger
 from libs.telemetry.rates import Turn
@@ -37,10 +36,7 @@ class Recorder:
 
         Raises ContractError when the record does not have its topic's form.
         """
-        try:
-            record = decode(value or b"", TOPICS[topic])
-        except RecursionError as error:
-            raise ContractError(f"the record is nested too deeply: {error}") from error
+        record = decode(value or b"", TOPICS[topic])
         if isinstance(record, DeadLetter):
             self._dead_letter(record, timestamp)
             return

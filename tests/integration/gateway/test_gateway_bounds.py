@@ -104,3 +104,13 @@ async def test_a_large_record_goes_through_the_thread_and_arrives_whole(tmp_path
         await post(served, body={"messages": [{"content": "z" * 3_000_000}]})
         record = await served.record()
     assert len(record.request["messages"][0]["content"]) == 3_000_000
+
+
+async def test_a_target_in_absolute_form_is_refused(tmp_path: Path) -> None:
+    async with answers(whole).running() as upstream, gateway(upstream.url, tmp_path) as served:
+        port = int(served.url.rsplit(":", 1)[1].split("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST http://other/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 400 ") and b"x-clawback-error: bad_target" in head

@@ -78,6 +78,14 @@ def test_an_address_without_scheme_is_refused() -> None:
         upstreams({"s": {"url": "localhost"}})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("gateway_upstream_url", "http://host:99999"), ("gateway_retry_statuses", "429,many")]
+)
+def test_values_that_would_fail_later_are_refused_at_the_start(name: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        GatewaySettings.model_validate({name: value})
+
+
 def test_settings_do_not_show_keys() -> None:
     shown = repr(
         GatewaySettings(

@@ -16,6 +16,8 @@ from libs.streams.kafka import client_options
         ("CLAWBACK_HTTP_PORT", "70000", "CLAWBACK_HTTP_PORT"),
         ("CLAWBACK_STREAM_DRAIN_SECONDS", "600", "CLAWBACK_STREAM_DRAIN_SECONDS must be below CLAWBACK_KAFKA_REB"),
         ("CLAWBACK_KAFKA_HEARTBEAT_INTERVAL_MS", "20000", "CLAWBACK_KAFKA_HEARTBEAT_INTERVAL_MS must be a third"),
+        ("CLAWBACK_REDIS_URL", "127.0.0.1:6379", "CLAWBACK_REDIS_URL: must start with redis://"),
+        ("CLAWBACK_REDIS_URL", "redis://:hush@host:port/0", "CLAWBACK_REDIS_URL: .*port from 0 to 65535"),
     ],
 )
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str) -> None:
