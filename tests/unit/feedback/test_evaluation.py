@@ -150,8 +150,9 @@ def test_judge_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_judging_a_file_that_is_none_names_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "matched.jsonl"
     source.write_bytes(encode(matched(Message("user", "x"))) + b"\n{}\n")
-    assert main(["--input", str(source), "--output", str(tmp_path / "o")]) == 2
+    assert main(["--input", str(source), "--output", str(tmp_path / "o")]) == 1  # the rest is judged all the same
     assert "matched.jsonl:2: not a valid TurnMatched record" in capsys.readouterr().err
+    assert len((tmp_path / "o").read_bytes().splitlines()) == 1
     assert main(["--input", str(tmp_path / "none"), "--output", str(tmp_path / "o")]) == 2
 
 
