@@ -151,7 +151,7 @@ def test_judging_a_file_that_is_none_names_the_line(tmp_path: Path, capsys: pyte
     source = tmp_path / "matched.jsonl"
     source.write_bytes(encode(matched(Message("user", "x"))) + b"\n{}\n")
     assert main(["--input", str(source), "--output", str(tmp_path / "o")]) == 1  # the rest is judged all the same
-    assert "matched.jsonl:2: not a valid TurnMatched record" in capsys.readouterr().err
+    assert "matched.jsonl:2: left out: not a valid TurnMatched record" in capsys.readouterr().err
     assert len((tmp_path / "o").read_bytes().splitlines()) == 1
     assert main(["--input", str(tmp_path / "none"), "--output", str(tmp_path / "o")]) == 2
 
