@@ -21,7 +21,6 @@ SERVICE_ENV: dict[str, str] = {
     "CLAWBACK_BATCHER_MAX_AGE_SECONDS": "1800",  # only full batches: the same steps on a slow and on a fast machine
     "CLAWBACK_JUDGE_KIND": "rules",
     # Every rejection raises the entropy of so small a model; at 1.0 later answers were prose without sense.
-    "CLAWBACK_TRAINER_W_RL": "0.3",
 }
 
 # The local broker answers an empty fetch only after this wait, so a short one keeps it and every consumer busy. A tenth
