@@ -188,7 +188,8 @@ def _plain(env: Mapping[str, str]) -> dict[str, str]:
 
 def _exit_of(process: Process) -> str:
     try:
-        _, status = os.waitpid(process.pid, os.WNOHANG)
+        # Its first thread has ended; the kernel tells the status once the others have, which a busy machine delays.
+        _, status = os.waitpid(process.pid, 0)
     except ChildProcessError:
         return "unknown"
     code = os.waitstatus_to_exitcode(status)
