@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from libs.contracts.base import Capture, Record
+from libs.contracts.turns_judged import TurnJudged
 
 TOPIC = "training.batches"
 VERSION = 1
@@ -40,3 +41,24 @@ class TrainingBatch(Record, frozen=True, kw_only=True):
     scenario: str
     samples: list[Sample]
     created_at: float
+
+
+def sample_of(turn: TurnJudged) -> Sample:
+    """What the trainer needs of a judged turn. `turn.capture` is there."""
+    assert turn.capture is not None
+    return Sample(
+        feedback_id=turn.feedback_id,
+        turn_id=turn.turn_id,
+        session_id=turn.session_id,
+        reward=turn.reward,
+        verdict=turn.verdict,
+        hints=turn.hints,
+        weight=turn.weight,
+        path=turn.path,
+        request=turn.request,
+        response=turn.response,
+        release_id=turn.release_id,
+        capture=turn.capture,
+        received_at=turn.received_at,
+        judged_at=turn.judged_at,
+    )

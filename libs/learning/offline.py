@@ -15,6 +15,7 @@ import numpy as np
 
 from libs.contracts import Sample, TrainingBatch, TurnJudged, decode
 from libs.contracts.lines import read_lines
+from libs.contracts.training_batches import sample_of
 from libs.errors import ConfigError, ContractError
 from libs.learning.prompts import ChatMessage
 from libs.learning.samples import TrainSample, hinted_prompts
@@ -54,7 +55,7 @@ def read_batches(
                 yield msgspec.structs.replace(record, samples=samples)
             elif record.disposition == "train" and record.capture and new(record.scenario, record.feedback_id):
                 group = groups.setdefault(record.scenario, [])
-                group.append(_sample(record))
+                group.append(sample_of(record))
                 if len(group) == batch_size:
                     made += 1
                     yield _batch(made, record.scenario, groups.pop(record.scenario))
@@ -80,26 +81,6 @@ def _record(line: bytes) -> TrainingBatch | TurnJudged:
     except RecursionError as error:
         raise ContractError("not a JSON object: nested too deeply") from error
     return decode(line, TrainingBatch) if "samples" in names else decode(line, TurnJudged)
-
-
-def _sample(turn: TurnJudged) -> Sample:
-    assert turn.capture is not None
-    return Sample(
-        feedback_id=turn.feedback_id,
-        turn_id=turn.turn_id,
-        session_id=turn.session_id,
-        reward=turn.reward,
-        verdict=turn.verdict,
-        hints=turn.hints,
-        weight=turn.weight,
-        path=turn.path,
-        request=turn.request,
-        response=turn.response,
-        release_id=turn.release_id,
-        capture=turn.capture,
-        received_at=turn.received_at,
-        judged_at=turn.judged_at,
-    )
 
 
 def _batch(number: int, scenario: str, samples: list[Sample]) -> TrainingBatch:

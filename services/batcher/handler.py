@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from libs.contracts import TrainingBatch, TurnJudged, decode, encode
-from libs.contracts.training_batches import TOPIC, Sample
+from libs.contracts.training_batches import TOPIC, sample_of
 from libs.streams.types import Done, Held, Output, Partition, StreamRecord
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
@@ -149,24 +149,3 @@ class BatchHandler:
 
     def _show(self, scenario: str) -> None:
         metrics.BATCHER_HELD.labels(scenario).set(self._groups.waiting(scenario))
-
-
-def sample_of(turn: TurnJudged) -> Sample:
-    """What the trainer needs of a judged turn. `turn.capture` is there."""
-    assert turn.capture is not None
-    return Sample(
-        feedback_id=turn.feedback_id,
-        turn_id=turn.turn_id,
-        session_id=turn.session_id,
-        reward=turn.reward,
-        verdict=turn.verdict,
-        hints=turn.hints,
-        weight=turn.weight,
-        path=turn.path,
-        request=turn.request,
-        response=turn.response,
-        release_id=turn.release_id,
-        capture=turn.capture,
-        received_at=turn.received_at,
-        judged_at=turn.judged_at,
-    )
