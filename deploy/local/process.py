@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,6 +18,10 @@ import psutil
 from libs.errors import ConfigError
 
 _POLL_SECONDS = 0.05
+_FIRST_PORT, _LAST_PORT = 10_000, 65_535  # below lie the well-known services that someone may start later
+_PORT_TRIES = 64
+_EPHEMERAL_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_given: set[int] = set()  # a port is handed out once per process: two callers both find it free until one binds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +34,13 @@ class Process:
     log: Path
 
     def alive(self) -> bool:
-        """Whether this very process runs (a zombie does not)."""
+        """Whether this very process runs. A zombie does not, once its last thread is gone: until then one of
+        them holds its ports and files, though the first thread is a zombie already.
+        """
         try:
             found = psutil.Process(self.pid)
-            return bool(abs(found.create_time() - self.started) < 1.0 and found.status() != psutil.STATUS_ZOMBIE)
+            ended = found.status() == psutil.STATUS_ZOMBIE and found.num_threads() <= 1
+            return bool(abs(found.create_time() - self.started) < 1.0 and not ended)
         except psutil.NoSuchProcess:
             return False
 
@@ -97,11 +105,31 @@ def wait_until(ready: Callable[[], bool], timeout_seconds: float) -> bool:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
+    """A port that is free now, and that no outgoing connection of this machine takes by itself later.
+
+    The kernel lends its ephemeral range to every client; a server that gives such a port back for a restart
+    may find a client on it.
+    """
+    lent = _ephemeral()
+    candidates = [port for port in range(_FIRST_PORT, _LAST_PORT + 1) if port not in lent and port not in _given]
+    for port in random.sample(candidates, min(len(candidates), _PORT_TRIES)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            _given.add(port)
+            return port
+    with socket.socket() as probe:  # no port outside the range: the kernel's choice is the next best
         probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def _ephemeral() -> range:
+    """The ports that the kernel gives to outgoing connections (ip(7), ip_local_port_range)."""
+    try:
+        first, last = map(int, _EPHEMERAL_FILE.read_text().split())
+    except (OSError, ValueError):
+        first, last = 49152, 65535  # RFC 6335, section 6: what other systems use
+    return range(first, last + 1)
 
 
 def check_port(name: str, port: int, host: str = "127.0.0.1") -> None:
