@@ -17,7 +17,7 @@ from aiohttp import web
 
 from libs.errors import ConfigError
 from services.gateway.config import GatewaySettings, json_or_file
-from services.gateway.errors import RejectedError
+from services.gateway.errors import RejectedError, unreadable_body
 from services.gateway.headers import credential, tenant_of
 
 T = TypeVar("T", int, float)
@@ -96,15 +96,19 @@ class Access:
         return name
 
     async def body(self, caller: Caller, request: web.Request) -> bytes:
-        """The request's body. Raises RejectedError (413) above the caller's limit, also for a body without length."""
-        if request.content_length is not None:
-            return await request.read()  # checked against the limit when the request was admitted
-        body = bytearray()
-        async for chunk in request.content.iter_any():
-            body += chunk
-            if len(body) > caller.max_body_bytes:
-                raise self._too_large(caller)
-        return bytes(body)
+        """The request's body. Raises RejectedError: 413 above the caller's limit, also for a body without length; 400
+        and 408 for one that cannot be read or stops coming."""
+        try:
+            if request.content_length is not None:
+                return await request.read()  # checked against the limit when the request was admitted
+            body = bytearray()
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > caller.max_body_bytes:
+                    raise self._too_large(caller)
+            return bytes(body)
+        except web.RequestPayloadError as error:
+            raise unreadable_body(error) from error
 
     def _caller(self, token: str) -> Caller:
         s = self._settings

@@ -40,6 +40,9 @@ class GatewaySettings(ServiceSettings):
     gateway_capture_top_k: int = Field(default=4, ge=1, le=20)
     gateway_default_scenario: str = "default"
 
+    gateway_receive_timeout_seconds: float = Field(
+        default=30.0, gt=0, description="for a request's head from its first byte; longest silence within its body"
+    )
     gateway_connect_timeout_seconds: float = Field(default=10.0, gt=0)
     gateway_read_timeout_seconds: float = Field(default=600.0, gt=0, description="longest silence of an upstream")
     gateway_retries: int = Field(default=1, ge=0, le=5, description="further tries when no byte of an answer came")

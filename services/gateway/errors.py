@@ -12,6 +12,9 @@ from libs.telemetry import metrics
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "invalid_request_error",
     413: "request_too_large",
     429: "rate_limit_error",
     502: "api_error",
@@ -48,3 +51,14 @@ def error_body(path: str, error: RejectedError) -> bytes:
     kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     body = {"error": {"message": error.message, "type": kind, "param": None, "code": error.reason}}
     return msgspec.json.encode(body)
+
+
+class ReceiveTimeoutError(web.RequestPayloadError):
+    """The request stopped coming before it was whole."""
+
+
+def unreadable_body(error: web.RequestPayloadError) -> RejectedError:
+    """The refusal for a body that broke off or stopped."""
+    if isinstance(error, ReceiveTimeoutError):
+        return RejectedError(408, "request_timeout", "The request stopped coming before it was whole.")
+    return RejectedError(400, "malformed_body", "The request's body cannot be read: its chunks or its end are wrong.")

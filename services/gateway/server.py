@@ -20,6 +20,7 @@ from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.gateway.access import Access
 from services.gateway.config import GatewaySettings
+from services.gateway.connections import Runner
 from services.gateway.proxy import Proxy
 from services.gateway.publisher import Publisher, kafka_producer
 from services.gateway.recorder import Recorder
@@ -117,8 +118,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
 @contextlib.asynccontextmanager
 async def listening(app: web.Application, settings: GatewaySettings) -> AsyncIterator[int]:
     """Serve `app` with request bodies left as they came; yields the port. Raises ConfigError."""
-    runner = web.AppRunner(
+    runner = Runner(
         app,
+        receive_seconds=settings.gateway_receive_timeout_seconds,
         access_log=None,
         handler_cancellation=True,
         auto_decompress=False,
