@@ -52,17 +52,10 @@ class Process:
 
     def stop(self, grace_seconds: float) -> bool:
         """SIGTERM, then SIGKILL after the grace. True when it ended by itself."""
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # a stopped process acts on nothing
-        if wait_until(lambda: not self.alive(), grace_seconds):
-            self._reap()
-            return True
-        self.signal(signal.SIGKILL)
-        wait_until(lambda: not self.alive(), 5.0)
-        self._reap()
-        return False
+        return not stop_all([self], grace_seconds)
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Take its exit status if it is a child of this process, so that no zombie stays."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
 
@@ -92,6 +85,21 @@ def spawn(name: str, argv: Sequence[str], log: Path, env: Mapping[str, str], cwd
     except psutil.NoSuchProcess:
         started = time.time()
     return Process(name, child.pid, started, log)
+
+
+def stop_all(processes: Sequence[Process], grace_seconds: float) -> list[Process]:
+    """Stop them at the same time: SIGTERM, then SIGKILL after the grace. Returns those that had to be killed."""
+    for process in processes:
+        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGCONT)  # a stopped process acts on nothing
+    wait_until(lambda: not any(process.alive() for process in processes), grace_seconds)
+    killed = [process for process in processes if process.alive()]
+    for process in killed:
+        process.signal(signal.SIGKILL)
+    wait_until(lambda: not any(process.alive() for process in killed), 5.0)
+    for process in processes:
+        process.reap()
+    return killed
 
 
 def wait_until(ready: Callable[[], bool], timeout_seconds: float) -> bool:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from deploy.local import state
-from deploy.local.process import Process, check_port, spawn, wait_until
+from deploy.local.process import Process, check_port, spawn, stop_all, wait_until
 from deploy.local.state import Entry, Stack
 from libs.errors import ConfigError
 
@@ -52,7 +53,7 @@ class Service:
 # Threads that spin while they wait take the cores from the other services.
 _TORCH = {"OMP_NUM_THREADS": "{threads}", "OMP_WAIT_POLICY": "passive"}
 
-# In starting order; they stop in the reverse one, so the gateway stops taking requests first.
+# In starting order. How they stop: `waves`.
 SERVICES: tuple[Service, ...] = (
     Service("policy", _TORCH),
     Service("trainer", _TORCH),
@@ -111,22 +112,46 @@ def up(
         raise
 
 
-def down(home: Path, *, grace_seconds: float = 90.0) -> list[str]:
-    """Stop the stack of this home. Returns the names of what ran; an empty list when nothing did."""
+def down(home: Path, *, grace_seconds: float = 90.0, on_event: Callable[[str], None] = lambda _text: None) -> list[str]:
+    """Stop the stack of this home. Returns the names of what ran; an empty list when nothing did.
+
+    `on_event` hears of each process as it ends.
+    """
     stack = state.read(home.resolve())
     if stack is None:
         return []
     entries = {**stack.infrastructure, **stack.services}
-    ran = [name for name, entry in entries.items() if entry.process(name).alive()]
+    left = {name: process for name, entry in entries.items() if (process := entry.process(name)).alive()}
+    ran = list(left)
+
+    def ended(supervisor: Process | None = None) -> bool:
+        for name in [name for name, process in left.items() if not process.alive()]:
+            del left[name]
+            on_event(f"{name} stopped")
+        return supervisor is None or not supervisor.alive()
+
     if stack.supervisor is not None:
-        stack.supervisor.process("supervisor").stop(grace_seconds)
+        supervisor = stack.supervisor.process("supervisor")
+        supervisor.signal(signal.SIGTERM)
+        supervisor.signal(signal.SIGCONT)
+        wait_until(lambda: ended(supervisor), grace_seconds)
+        supervisor.stop(0.0)
         stack = state.read(home.resolve()) or stack
-    for name in (*reversed(NAMES), *reversed(tuple(stack.infrastructure))):
-        entry = stack.services.get(name) or stack.infrastructure.get(name)
-        if entry is not None:
-            entry.process(name).stop(10.0)
+    found = {**stack.infrastructure, **stack.services}
+    for wave in waves(found):  # what a killed supervisor has left behind
+        stop_all([found[name].process(name) for name in wave], 10.0)
+    ended()
     (home / state.FILE).unlink(missing_ok=True)
     return ran
+
+
+def waves(names: Collection[str]) -> list[list[str]]:
+    """What may stop at the same time, in order: the gateway takes no more requests, then all that works on what it
+    took, then what they all write to.
+    """
+    first = [name for name in names if name == "gateway"]
+    services = [name for name in reversed(NAMES) if name in names and name != "gateway"]
+    return [first, services, [name for name in names if name not in NAMES]]
 
 
 @dataclass(frozen=True, slots=True)

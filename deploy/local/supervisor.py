@@ -17,8 +17,8 @@ import msgspec
 import psutil
 
 from deploy.local import broker, redis
-from deploy.local.process import Process, check_port, free_port, spawn
-from deploy.local.stack import PLAN, ROOT, SERVICES, Plan, Service
+from deploy.local.process import Process, check_port, free_port, spawn, stop_all
+from deploy.local.stack import PLAN, ROOT, SERVICES, Plan, Service, waves
 from deploy.local.state import Entry, Stack
 from deploy.topics.create import create
 from libs.errors import ClawbackError
@@ -77,14 +77,14 @@ class Supervisor:
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
-        """Stop all in reverse order."""
+        """Stop all, wave by wave."""
         self.stopping = True
         if self.stack.phase != "failed":
             self.stack.phase = "stopping"
         self.stack.write()
-        for name, process in reversed(list(self._running.items())):
-            if not process.stop(_GRACE_SECONDS):
-                _log.warning("killed: it did not stop in time", name=name, grace_seconds=_GRACE_SECONDS)
+        for wave in waves(self._running):
+            for process in stop_all([self._running[name] for name in wave], _GRACE_SECONDS):
+                _log.warning("killed: it did not stop in time", name=process.name, grace_seconds=_GRACE_SECONDS)
         self._running.clear()
 
     # --- parts -----------------------------------------------------------------------------------------------------

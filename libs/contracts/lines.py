@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,6 +10,20 @@ from libs.errors import ConfigError
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def add_inputs(parser: argparse.ArgumentParser, what: str) -> None:
+    """The files that an offline form reads: `FILE ...`, or `--input FILE ...`. `input_files` gives them."""
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=f"JSONL of {what}")
+    parser.add_argument("--input", nargs="+", type=Path, default=[], metavar="FILE", help="another way to name FILE")
+
+
+def input_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Path]:
+    """Every file that was named, either way. Exits with the usage when none was."""
+    found: list[Path] = [*args.files, *args.input]
+    if not found:
+        parser.error("name at least one FILE to read, before the options that take several values")
+    return found
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -43,4 +58,4 @@ def prepare_outputs(outputs: Sequence[Path | None], inputs: Sequence[Path]) -> N
             raise ConfigError(f"{path}: its folder cannot be made: {error.strerror}; name another output") from error
 
 
-__all__ = ["prepare_outputs", "read_lines"]
+__all__ = ["add_inputs", "input_files", "prepare_outputs", "read_lines"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from libs.contracts import TurnJudged, TurnMatched, decode, encode
-from libs.contracts.lines import prepare_outputs, read_lines
+from libs.contracts.lines import add_inputs, input_files, prepare_outputs, read_lines
 from libs.errors import ClawbackError, ConfigError, ContractError
 from libs.feedback import evaluation
 from libs.feedback.engine import BallotStore, Options, ballots_for, judge_turn
@@ -30,18 +30,22 @@ def add_judge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--judge", choices=("rules", "prm"), default="rules", help="default rules, which needs no model"
     )
-    parser.add_argument("--votes", type=int, default=3, help="votes per turn (prm)")
-    parser.add_argument("--window", type=int, default=8, help="earlier turns shown")
+    parser.add_argument("--votes", type=int, default=3, help="votes per turn (prm); default %(default)s")
+    parser.add_argument("--window", type=int, default=8, help="earlier turns shown; default %(default)s")
     parser.add_argument(
         "--url", default=os.environ.get("CLAWBACK_JUDGE_PRM_URL", ""), help="PRM: base URL ending in /v1"
     )
     parser.add_argument("--model", default=os.environ.get("CLAWBACK_JUDGE_PRM_MODEL", ""), help="PRM: model name")
     parser.add_argument("--api-key-env", default="CLAWBACK_JUDGE_PRM_API_KEY", help="variable that holds the key")
-    parser.add_argument("--temperature", type=float, default=0.6)
-    parser.add_argument("--max-tokens", type=int, default=1024)
-    parser.add_argument("--call-timeout", type=float, default=30.0, metavar="SECONDS")
-    parser.add_argument("--turn-timeout", type=float, default=120.0, metavar="SECONDS")
-    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--temperature", type=float, default=0.6, help="PRM: of sampling; default %(default)s")
+    parser.add_argument("--max-tokens", type=int, default=1024, help="PRM: longest vote; default %(default)s")
+    parser.add_argument(
+        "--call-timeout", type=float, default=30.0, metavar="SECONDS", help="PRM: of one vote; default %(default)g"
+    )
+    parser.add_argument(
+        "--turn-timeout", type=float, default=120.0, metavar="SECONDS", help="of all its votes; default %(default)g"
+    )
+    parser.add_argument("--concurrency", type=int, default=8, help="turns judged at once; default %(default)s")
     parser.add_argument("--record", type=Path, help="append every question's votes to this file")
     parser.add_argument("--replay", type=Path, help="take votes from this file; ask only for those that it lacks")
 
@@ -83,8 +87,8 @@ async def judge_file(args: argparse.Namespace) -> int:
         require_capture=not args.allow_uncaptured,
     )
     votes = [p for p in (args.record, args.replay) if p]  # these two may be one file
-    prepare_outputs([args.output, args.report], [args.input, *votes])
-    prepare_outputs([args.record], [args.input])
+    prepare_outputs([args.output, args.report], [*args.input, *votes])
+    prepare_outputs([args.record], args.input)
     turns, left_out = _read_matched(args.input)
     async with open_judge(args) as (judge, store):
 
@@ -112,7 +116,7 @@ async def judge_file(args: argparse.Namespace) -> int:
 async def evaluate_files(args: argparse.Namespace) -> int:
     """Print the report of a judge on labelled files."""
     rows = [
-        row for path in args.files for row in evaluation.read_rows(path, confidence=args.confidence, split=args.split)
+        row for path in args.input for row in evaluation.read_rows(path, confidence=args.confidence, split=args.split)
     ]
     if not rows:
         raise ConfigError("no rows to score: check the files, --confidence and --split")
@@ -135,11 +139,11 @@ async def evaluate_files(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read_matched(path: Path) -> tuple[list[TurnMatched], dict[str, int]]:
+def _read_matched(paths: Sequence[Path]) -> tuple[list[TurnMatched], dict[str, int]]:
     """The turns to judge, and how many lines were left out: `repeats` say again what another line says."""
     found: dict[tuple[str, ...], TurnMatched] = {}
     left_out = {"repeats": 0, "unreadable": 0}
-    for number, line in read_lines(path):
+    for path, number, line in ((p, n, line) for p in paths for n, line in read_lines(p)):
         try:
             turn = decode(line, TurnMatched)
         except ContractError as error:
@@ -186,35 +190,43 @@ def _tally(turns: Sequence[TurnMatched], results: Sequence[list[TurnJudged] | To
     }
 
 
-def main(argv: Sequence[str]) -> int:
-    """`judge` (also without the word) or `eval`."""
+def _forms() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The command line, and its two forms by name."""
     parser = argparse.ArgumentParser(prog="python -m libs.feedback", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     judge = commands.add_parser(
-        "judge", prog="clawback judge", description="Judge matched turns from a JSONL file.", help="judge matched turns"
+        "judge",
+        prog="clawback judge",
+        usage="%(prog)s FILE... --output FILE [options]",
+        description="Judge matched turns from JSONL files.",
+        help="judge matched turns",
     )
+    add_inputs(judge, "turns.matched records")
     add_judge_arguments(judge)
-    judge.add_argument("--input", type=Path, required=True, help="turns.matched records")
     judge.add_argument("--output", type=Path, required=True, help="turns.judged records")
     judge.add_argument("--report", type=Path, help="counts as JSON (also printed)")
     judge.add_argument("--allow-uncaptured", action="store_true", help="a turn without capture counts as signal, too")
     score = commands.add_parser(
         "eval",
         prog="clawback judge-eval",
+        usage="%(prog)s FILE... [options]",
         description="Score a judge on next states that people labelled (not on turns.judged records).",
         help="score a judge on labelled next states",
     )
+    add_inputs(score, "labelled rows as in tests/data/feedback/next_states.jsonl")
     add_judge_arguments(score)
     score.add_argument("--confidence", default="", help="only rows with this confidence")
     score.add_argument("--split", default="", help="only rows of this split")
     score.add_argument("--json", action="store_true", help="print the report as JSON")
-    score.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="JSONL as in tests/data/feedback/next_states.jsonl"
-    )
+    return parser, {"judge": judge, "eval": score}
+
+
+def main(argv: Sequence[str]) -> int:
+    """`judge` (also without the word) or `eval`."""
+    parser, forms = _forms()
     words = list(argv)
-    if not words or words[0] not in commands.choices:
-        words = words if words in (["-h"], []) else ["judge", *words]
-    args = parser.parse_args(words)
+    args = parser.parse_args(words if words[:1] and words[0] in forms else ["judge", *words])
+    args.input = input_files(forms[args.command], args)
     work = judge_file if args.command == "judge" else evaluate_files
     try:
         return asyncio.run(work(args))

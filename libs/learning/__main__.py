@@ -1,10 +1,10 @@
 """Run optimizer steps offline on batches or judged turns in JSONL files.
 
-    python -m libs.learning judged.jsonl --model .clawback/models/smollm2-135m-instruct --out adapter/
-    torchrun --nproc-per-node 2 -m libs.learning judged.jsonl --model ... --out ...
+    clawback train judged.jsonl --model .clawback/models/smollm2-135m-instruct --output adapter/
+    torchrun --nproc-per-node 2 -m libs.learning judged.jsonl --model ... --output ...
 
-One line of JSON per batch on standard output; the adapter (or the full model) in --out, as vLLM and transformers read
-it. Every objective setting is a flag of its own.
+One line of JSON per batch on standard output; the adapter (or the full model) in --output, as vLLM and transformers
+read it. Every objective setting is a flag of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,21 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+from libs.contracts.lines import add_inputs, input_files
 from libs.errors import ClawbackError, ConfigError, DeadLetterError
+
+_OBJECTIVE = {
+    "w_rl": "weight of the reward term (PPO)",
+    "w_opd": "weight of the distillation term (OPD, from the hinted base)",
+    "kl_coef": "weight of KL(policy || base)",
+    "anchor_coef": "weight of turns without a hint in the distillation term; above 0 it pulls back to the base",
+    "clip_low": "PPO: the ratio is clipped below 1 - this",
+    "clip_high": "PPO: the ratio is clipped above 1 + this",
+    "clamp": "bound on a candidate's advantage, in nats",
+    "top_k": "captured candidates used for each token",
+    "selection": "which of several hints teaches: sequence_optimal, token_optimal or shortest",
+    "subset": "whose candidates count: student, teacher or overlap",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,27 +50,58 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Defaults behind each help text where there is one, the description as it is written."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False, []) else super()._get_help_string(action)
+
+
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     from libs.learning.objective import ObjectiveConfig
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, help="JSONL of training batches or judged turns")
-    parser.add_argument("--model", type=Path, required=True, help="base model directory")
-    parser.add_argument("--out", type=Path, required=True, help="directory to write the release to")
-    parser.add_argument("--mode", choices=["lora", "full"], default="lora")
-    parser.add_argument("--lora-rank", type=int, default=32)
-    parser.add_argument("--lora-alpha", type=int, default=64)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--batch-size", type=int, default=4, help="judged turns per step")
-    parser.add_argument("--max-sample-tokens", type=int, default=4096)
-    parser.add_argument("--pack-tokens", type=int, default=4096)
-    parser.add_argument("--checkpoint-activations", action="store_true")
+    parser = argparse.ArgumentParser(
+        prog="clawback train",
+        usage="%(prog)s FILE... --model DIR --output DIR [options]",
+        description=__doc__,
+        formatter_class=_Help,
+    )
+    add_inputs(parser, "training batches or judged turns")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="base model directory")
+    parser.add_argument(
+        "--output",
+        "--out",
+        dest="out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="directory to write the release to",
+    )
+    parser.add_argument("--mode", choices=["lora", "full"], default="lora", help="train an adapter, or every weight")
+    parser.add_argument("--lora-rank", type=int, default=32, help="rank of the adapter")
+    parser.add_argument("--lora-alpha", type=int, default=64, help="the adapter is scaled by alpha / rank")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16"], default="float32", help="of the base model's weights"
+    )
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="of AdamW, constant")
+    parser.add_argument(
+        "--batch-size", type=int, default=4, help="judged turns per step; batches are taken as they are"
+    )
+    parser.add_argument("--max-sample-tokens", type=int, default=4096, help="longer turns are left out")
+    parser.add_argument("--pack-tokens", type=int, default=4096, help="tokens of one pass; bounds memory")
+    parser.add_argument(
+        "--checkpoint-activations",
+        action="store_true",
+        help="compute activations again in the backward pass: less memory",
+    )
     parser.add_argument("--train-accepted", action="store_true", help="also step when nothing was rejected")
     for field in dataclasses.fields(ObjectiveConfig):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
-    return parser.parse_args(argv)
+        flag = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(field.default), default=field.default, help=_OBJECTIVE[field.name])
+    args = parser.parse_args(argv)
+    args.files = input_files(parser, args)
+    return args
 
 
 def _train(args: argparse.Namespace) -> None:

@@ -70,7 +70,7 @@ def check_paths(files: Sequence[Path], out: Path) -> None:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file; name JSONL files of training batches or judged turns")
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is a file; name a directory for the release")
+        raise ConfigError(f"--output {out} is a file; name a directory for the release")
 
 
 def _record(line: bytes) -> TrainingBatch | TurnJudged:

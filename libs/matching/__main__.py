@@ -1,4 +1,4 @@
-"""Match a log offline: `python -m libs.matching --input traffic.jsonl --output matched.jsonl ...`."""
+"""Match a log offline: `python -m libs.matching traffic.jsonl --output matched.jsonl ...`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from libs.contracts import TrafficRaw, encode
-from libs.contracts.lines import prepare_outputs, read_lines
+from libs.contracts.lines import add_inputs, input_files, prepare_outputs, read_lines
 from libs.errors import ClawbackError, ContractError
 from libs.matching.matcher import Matcher, Outcome
 from libs.matching.memory import MemoryStore
@@ -22,20 +22,31 @@ from libs.matching.report import Report, score
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    ap = argparse.ArgumentParser(prog="clawback match", description="Bind served replies to what answered them.")
-    ap.add_argument("--input", required=True, nargs="+", type=Path, help="traffic.raw records, JSONL")
+    ap = argparse.ArgumentParser(
+        prog="clawback match",
+        usage="%(prog)s FILE... [options]",
+        description="Bind served replies to what answered them.",
+    )
+    add_inputs(ap, "traffic.raw records")
     ap.add_argument("--output", type=Path, help="turns.matched records, one a binding")
     ap.add_argument("--exchanges", type=Path, help="exchanges.classified records, one an exchange")
     ap.add_argument("--report", type=Path, help="counts (and scores) as JSON; without it they are printed")
     ap.add_argument("--labels", nargs="*", type=Path, default=[], help="ground truth: exchange_id, kind, answers")
-    ap.add_argument("--ttl-seconds", type=float, default=Limits().ttl_seconds)
+    ap.add_argument(
+        "--ttl-seconds",
+        type=float,
+        default=Limits().ttl_seconds,
+        help="how long a session lives without traffic; default %(default)g",
+    )
     ap.add_argument("--implicit", action="store_true", help="write regenerations and edits as bindings too")
     return ap
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0, or 2 when a file cannot be read or written."""
-    args = parser().parse_args(argv)
+    ap = parser()
+    args = ap.parse_args(argv)
+    args.input = input_files(ap, args)
     try:
         prepare_outputs([args.output, args.exchanges, args.report], [*args.input, *args.labels])
         text = json.dumps(asyncio.run(_run(args)), indent=2, ensure_ascii=False)

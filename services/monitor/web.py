@@ -36,6 +36,7 @@ class Web:
         app.router.add_get("/api/conversations", self._conversations)
         app.router.add_get("/api/dead-letters", self._dead_letters)
         app.router.add_get("/", self._page)
+        app.router.add_get("/inspector", self._home)
         return app
 
     async def _caught_up(self) -> None:
@@ -76,6 +77,9 @@ class Web:
             expired_before=time.time() - self._ttl,
         )
         return _json({"conversations": found, "scenarios": ledger.scenario_names(), "reasons": reasons(ledger)})
+
+    async def _home(self, request: web.Request) -> web.Response:
+        raise web.HTTPFound("/" + (f"?{request.query_string}" if request.query_string else ""))
 
     async def _page(self, request: web.Request) -> web.Response:
         page = files("services.monitor").joinpath("inspector.html").read_text("utf-8")

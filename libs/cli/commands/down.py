@@ -11,5 +11,6 @@ from libs.cli.home import home
 def command() -> None:
     from deploy.local import stack
 
-    ran = stack.down(home())
-    click.echo(f"stopped {', '.join(ran)}" if ran else f"nothing runs from {home()}")
+    ran = stack.down(home(), on_event=lambda text: click.echo(f"  {text}"))
+    if not ran:
+        click.echo(f"nothing runs from {home()}")

@@ -8,6 +8,11 @@ from typing import Any
 
 import click
 
+_LEGEND = (
+    "signal: share of turns that a step has used. usable: judged and fit to train;\n"
+    "a usable turn waits for its batch (full, or old enough), then for the step."
+)
+
 
 @click.command("status", help=__doc__)
 @click.option("--json", "as_json", is_flag=True, help="the monitor's document as it is")
@@ -68,6 +73,7 @@ def screen(document: dict[str, Any], *, window: str, scenario: str | None) -> An
             (f"  ({total.get('turns', 0)} turns, {window})", "dim"),
         ),
         _funnel(document, names, window),
+        Text(_LEGEND, style="dim"),
         *_reasons(total),
         *_health(document),
     ]  # fmt: skip

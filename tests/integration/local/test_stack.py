@@ -63,8 +63,10 @@ def test_up_restart_of_what_died_and_down(home: Path) -> None:
         assert (again.url, again.restarts, again.last_exit) == (first.url, 1, "signal SIGKILL")
         processes = {n: e.process(n) for n, e in {**now.infrastructure, **now.services}.items()}
     finally:
-        ran = stack.down(home)
+        ended: list[str] = []
+        ran = stack.down(home, on_event=ended.append)
     assert ran == ["broker", "redis", "batcher"]
+    assert ended[0] == "batcher stopped" and sorted(ended[1:]) == ["broker stopped", "redis stopped"]
     assert [name for name, process in processes.items() if process.alive()] == []
     assert stack.status(home) == []
     assert stack.down(home) == []

@@ -12,4 +12,4 @@ def test_usage_names_the_command(form: str, command: str, capsys: pytest.Capture
     with pytest.raises(SystemExit) as done:
         main([form, "--help"])
     assert done.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: {command} [-h]")
+    assert capsys.readouterr().out.startswith(f"usage: {command} FILE...")
