@@ -88,6 +88,7 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
     openings = (person_words(m.text) for m in parsed.messages if m.role == "user")
     own_lines, own_heads = facts.reply_lines(keys, replies, 8 if kind == "compaction" else 2)
     empty = not parts and not parsed.previous_response_id
+    newest = records.state_of(records.tail(parsed.messages))
     return Plan(
         id=record.exchange_id,
         slot=identity.slot,
@@ -122,9 +123,9 @@ def plan_of(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, respo
         own_response=keys.of("response", apart(response.id)) if parsed.dialect == "responses" and response.id else "",
         brought=facts.brought(parts),
         captured=record.capture is not None,
-        light=msgspec.json.encode(records.light(record, parsed, response)),
+        light=msgspec.json.encode(records.light(record, parsed, response, newest)),
         heavy=records.heavy(record),
-        answer=msgspec.json.encode(records.answer(record, identity, parsed)),
+        answer=msgspec.json.encode(records.answer(record, identity, parsed, newest)),
     )
 
 

@@ -93,12 +93,12 @@ def _is_reply(message: ChatMessage) -> bool:
     return message.role == "assistant" and not message.empty
 
 
-def light(record: TrafficRaw, parsed: ParsedRequest, response: ParsedResponse) -> Light:
-    """The small part of a turn."""
+def light(record: TrafficRaw, parsed: ParsedRequest, response: ParsedResponse, newest: list[Message]) -> Light:
+    """The small part of a turn. `newest` is what its request brought: `state_of` of the tail."""
     users = [_known(m.text) for m in parsed.messages[-_RECENT:] if m.role == "user" and len(m.text) >= _CONTEXT_MIN]
     return Light(
         path=record.path,
-        prompt=state_of(tail(parsed.messages)),
+        prompt=newest,
         reply=reply_text(response.reply),
         release_id=record.release_id,
         received_at=record.received_at,
@@ -112,12 +112,12 @@ def heavy(record: TrafficRaw) -> bytes:
     return msgspec.json.encode({"request": record.request, "response": record.response, "capture": record.capture})
 
 
-def answer(record: TrafficRaw, identity: Identity, parsed: ParsedRequest) -> Answer:
-    """The part of an exchange that a late binding needs."""
+def answer(record: TrafficRaw, identity: Identity, parsed: ParsedRequest, newest: list[Message]) -> Answer:
+    """The part of an exchange that a late binding needs; `newest` as in `light`."""
     return Answer(
         exchange_id=record.exchange_id,
         received_at=record.received_at,
-        next_state=state_of(tail(parsed.messages)),
+        next_state=newest,
         session=identity.session,
         tagged=identity.tagged,
         hinted=identity.hinted,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,6 +14,8 @@ from libs.matching.plan import Earlier, Late, Limits, Plan, Result
 SCRIPT = "".join((files("libs.matching") / name).read_text(encoding="utf-8") for name in ("rules.lua", "remember.lua"))
 PREFIX = "clawback:m:"
 _OPAQUE = ("light", "heavy", "answer")
+_FIELDS = tuple(f for f in Plan.__struct_fields__ if f not in _OPAQUE)
+_values, _opaque = attrgetter(*_FIELDS), attrgetter(*_OPAQUE)
 
 
 def key_prefix(slot: str) -> str:
@@ -21,14 +25,12 @@ def key_prefix(slot: str) -> str:
 
 def arguments(plan: Plan, limits: Limits) -> list[bytes]:
     """ARGV of the script."""
-    fields = {f: getattr(plan, f) for f in plan.__struct_fields__ if f not in _OPAQUE}
-    return [
-        msgspec.msgpack.encode(fields),
-        msgspec.msgpack.encode(limits),
-        plan.light,
-        plan.heavy,
-        plan.answer,
-    ]
+    return [msgspec.msgpack.encode(dict(zip(_FIELDS, _values(plan), strict=True))), _packed(limits), *_opaque(plan)]
+
+
+@cache
+def _packed(limits: Limits) -> bytes:
+    return msgspec.msgpack.encode(limits)
 
 
 def result(reply: list[Any]) -> Result:

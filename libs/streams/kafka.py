@@ -12,6 +12,7 @@ from aiokafka.errors import (
     BrokerNotAvailableError,
     CommitFailedError,
     IllegalStateError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     KafkaUnavailableError,
@@ -25,6 +26,7 @@ from libs.contracts import claims
 from libs.errors import ConfigError, DeadLetterError, RetryError, StopError
 from libs.streams.backend import Listener
 from libs.streams.config import ServiceSettings
+from libs.streams.diagnose import why_unreachable
 from libs.streams.retry import Backoff
 from libs.streams.types import Output, Partition, StreamRecord
 from libs.telemetry.logs import get_logger
@@ -119,8 +121,9 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
                 await client.start()
                 return
             except (KafkaError, OSError) as error:
-                _log.warning("cannot join yet", group=self._group, error=repr(error), attempt=attempt + 1)
                 await client.stop()
+                cause = await why_unreachable(client_options(self._settings)) or repr(error)
+                _log.warning("cannot join yet", group=self._group, error=cause, attempt=attempt + 1)
             await asyncio.sleep(self._backoff.delay(attempt))
             attempt += 1
 
@@ -229,19 +232,24 @@ class KafkaProducer:
         except RetryError as error:
             _log.warning("cannot reach the broker", error=str(error))
             return list(outputs)
-        results = await asyncio.gather(*(self._send(client, o) for o in outputs), return_exceptions=True)
+        # Queued one after another and awaited afterwards: a task for each would cost more than the sending.
+        queued = [await self._queued(client, o) for o in outputs]
+        results = [await self._acknowledged(one, o) for one, o in zip(queued, outputs, strict=True)]
+        for result in results:
+            if result is not None and not isinstance(result, RetryError):
+                raise result
         left: list[Output] = []
         for output, result in zip(outputs, results, strict=True):
-            if isinstance(result, RetryError):
+            if result is not None:
                 _log.warning("not acknowledged", topic=output.topic, error=str(result))
                 left.append(output)
-            elif isinstance(result, BaseException):
-                raise result
         return left
 
     async def send(self, output: Output) -> None:
         """Send one record and wait for the acknowledgement. Raises RetryError, DeadLetterError, StopError."""
-        await self._send(await self._connected(), output)
+        result = await self._acknowledged(await self._queued(await self._connected(), output), output)
+        if result is not None:
+            raise result
 
     async def ping(self) -> None:
         """Raise RetryError when the broker does not answer."""
@@ -281,26 +289,45 @@ class KafkaProducer:
                         "one) needs CLAWBACK_KAFKA_IDEMPOTENT_PRODUCER=false",
                         reason="kafka_connect",
                     ) from error
-                raise as_ours(error, "connect") from error
+                fault = as_ours(error, "connect")
+                if isinstance(error, KafkaConnectionError) and (
+                    cause := await why_unreachable(client_options(self._settings))
+                ):
+                    raise RetryError(f"kafka connect: {cause}", reason=fault.reason) from error
+                raise fault from error
             self._client = client
             return client
 
-    async def _send(self, client: AIOKafkaProducer, output: Output) -> None:
+    async def _queued(self, client: AIOKafkaProducer, output: Output) -> asyncio.Future[Any] | Exception:
+        """Put the record into a batch: the future of its acknowledgement, or why it could not be put there."""
         key = None if output.key is None else output.key.encode()
         value = output.value
-        if len(value) > self._settings.kafka_max_request_size - RECORD_OVERHEAD_BYTES:
-            value = await asyncio.to_thread(claims.store, value, self._settings.claims_url, output.topic)
         try:
-            await client.send_and_wait(output.topic, value, key=key)
-        except (MessageSizeTooLargeError, RecordTooLargeError) as error:
-            raise DeadLetterError(
+            if len(value) > self._settings.kafka_max_request_size - RECORD_OVERHEAD_BYTES:
+                value = await asyncio.to_thread(claims.store, value, self._settings.claims_url, output.topic)
+            future: asyncio.Future[Any] = await client.send(output.topic, value, key=key)
+        except Exception as error:
+            return error
+        return future
+
+    async def _acknowledged(self, sent: asyncio.Future[Any] | Exception, output: Output) -> Exception | None:
+        """None once the broker has it, else the error in our terms."""
+        try:
+            if isinstance(sent, Exception):
+                raise sent
+            await sent
+        except (MessageSizeTooLargeError, RecordTooLargeError):
+            return DeadLetterError(
                 f"a record of {len(output.value)} bytes does not fit into {output.topic}; the limits are "
                 f"CLAWBACK_KAFKA_MAX_REQUEST_SIZE={self._settings.kafka_max_request_size} and the topic's "
                 "max.message.bytes",
                 reason="output_too_large",
-            ) from error
+            )
         except (KafkaError, OSError) as error:
-            raise as_ours(error, "produce") from error
+            return as_ours(error, "produce")
+        except Exception as error:
+            return error
+        return None
 
 
 async def _stay() -> None:
