@@ -16,12 +16,17 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # run as a file by a bare Python
+
+from libs.cli.running import PipProgress, run_once  # noqa: E402
+
 MODEL = "smollm2-135m-instruct"
 MIN_PYTHON = (3, 11)
 NEED_GIB = 4.0  # environment 1.7 GiB, model 0.6 GiB and the room to unpack both
@@ -103,27 +108,25 @@ def digest(*paths: Path) -> str:
     return sha.hexdigest()
 
 
-def run(command: Sequence[str | os.PathLike[str]], *, what: str, attempts: int = 1) -> None:
-    """Run a command, its output passed through. Raises SetupError with the advice that its output calls for."""
+def run(
+    command: Sequence[str | os.PathLike[str]], *, what: str, attempts: int = 1, progress: PipProgress | None = None
+) -> None:
+    """Run a command. Raises SetupError with the advice that its output calls for.
+
+    A command that failed is tried again; one that somebody stopped is not: KeyboardInterrupt after a Ctrl-C,
+    SetupError after another signal.
+    """
     output = ""
     for attempt in range(1, attempts + 1):
-        process = subprocess.Popen(
-            [os.fspath(part) for part in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            cwd=ROOT,
-        )
-        assert process.stdout is not None
-        try:
-            output = process.communicate()[0]
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
-        if process.returncode == 0:
+        status, output = run_once(command, ROOT, progress)
+        if status == 0:
             return
+        if status == -signal.SIGINT or "Operation cancelled by user" in output:
+            raise KeyboardInterrupt
+        if status < 0:
+            name = signal.Signals(-status).name
+            why = "; the kernel does that when memory runs out: free some" if name == "SIGKILL" else ""
+            raise SetupError(f"{what} was ended by {name}{why}. Run it again: what was downloaded is kept.")
         if attempt < attempts and "No space left" not in output:
             print(f"   {what} failed, trying again ({attempt + 1} of {attempts})", flush=True)
     tail = "\n".join(output.strip().splitlines()[-15:])
@@ -147,8 +150,11 @@ def environment(venv: Path) -> Path:
         shutil.rmtree(venv, ignore_errors=True)
         run([sys.executable, "-m", "venv", venv], what="creating the virtual environment")
     print("-- installing pinned packages (a few minutes the first time)", flush=True)
-    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-    run([*pip, "-r", ROOT / "requirements.lock"], what="installing packages", attempts=PIP_ATTEMPTS)
+    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
+    lock = ROOT / "requirements.lock"
+    total = len(re.findall(r"(?m)^[A-Za-z0-9]", lock.read_text()))
+    site = venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    run([*pip, "-r", lock], what="installing packages", attempts=PIP_ATTEMPTS, progress=PipProgress(total, site))
     # The lock holds setuptools, so no isolated build environment has to be downloaded.
     run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], what="installing clawback")
     stamp.write_text(want)
@@ -228,11 +234,17 @@ def only_one(directory: Path) -> Iterator[None]:
         yield
 
 
+def _terminated(_number: int, _frame: object) -> None:
+    """Pip must not go on without us."""
+    raise KeyboardInterrupt
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env-only", action="store_true", help="leave the model out")
     args = parser.parse_args(argv)
     try:
+        signal.signal(signal.SIGTERM, _terminated)
         check_python()
         with only_one(home()):
             python = environment(ROOT / ".venv")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from libs.cli import bootstrap
 from libs.cli.bootstrap import SetupError
+from libs.cli.running import PipProgress
 
 
 @pytest.mark.parametrize(
@@ -109,3 +112,87 @@ def test_the_stamp_changes_with_the_lock(tmp_path: Path) -> None:
 def test_set_up_needs_nothing_but_the_standard_library() -> None:
     code = f"import runpy; runpy.run_path({bootstrap.__file__!r}, run_name='x')"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [("SIGKILL", "ended by SIGKILL; .*memory"), ("SIGTERM", "ended by SIGTERM"), ("SIGHUP", "ended by SIGHUP")],
+)
+def test_a_command_that_somebody_killed_is_not_run_again(tmp_path: Path, number: str, told: str) -> None:
+    runs = tmp_path / "runs"
+    script = f"import os, signal; open({str(runs)!r}, 'a').write('x'); os.kill(os.getpid(), signal.{number})"
+    with pytest.raises(SetupError, match=f"installing was {told}"):
+        bootstrap.run([sys.executable, "-c", script], what="installing", attempts=3)
+    assert runs.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)",
+        "print('ERROR: Operation cancelled by user'); sys.exit(1)",
+    ],
+)
+def test_a_command_that_heard_ctrl_c_stops_set_up(tmp_path: Path, ends: str) -> None:
+    runs = tmp_path / "runs"
+    script = f"import os, signal, sys; open({str(runs)!r}, 'a').write('x'); {ends}"
+    with pytest.raises(KeyboardInterrupt):
+        bootstrap.run([sys.executable, "-c", script], what="installing", attempts=3)
+    assert runs.read_text() == "x"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_term_stop_set_up_and_the_pip_under_it(tmp_path: Path, number: signal.Signals) -> None:
+    """The whole program, as make runs it; the Python of its environment is one whose pip goes on for ever."""
+    root = tmp_path / "clawback"
+    for name in ("libs/cli/bootstrap.py", "libs/cli/running.py", "requirements.lock", "pyproject.toml"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(bootstrap.ROOT / name, root / name)
+    mark, python = tmp_path / "pip.pid", root / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version*) exit 0;; esac\necho $$ > {mark}.part\n'
+        f"mv {mark}.part {mark}\nexec sleep 600\n"
+    )
+    python.chmod(0o755)
+    set_up = subprocess.Popen(
+        [sys.executable, "-I", root / "libs/cli/bootstrap.py", "--env-only"], stderr=subprocess.PIPE, text=True
+    )
+    while not mark.exists():
+        assert set_up.poll() is None
+    pip = mark.read_text().strip()
+    set_up.send_signal(number)
+    told = set_up.communicate()[1]
+    assert (set_up.returncode, "set-up interrupted" in told) == (130, True)
+    assert not Path(f"/proc/{pip}").exists()
+
+
+PIP = """Collecting torch==2.13.0 (from -r requirements.lock (line 1))
+  Downloading torch-2.13.0-cp311-cp311-linux_x86_64.whl.metadata (28 kB)
+Collecting aiohttp==3.14.5 (from -r requirements.lock (line 2))
+Processing /wheels/idna-3.20-py3-none-any.whl (from -r requirements.lock (line 3))
+Requirement already satisfied: attrs in ./lib (from aiohttp)
+Downloading torch-2.13.0-cp311-cp311-linux_x86_64.whl (178.2 MB)
+Downloading aiohttp-3.14.5-cp311-cp311-linux_x86_64.whl (1.7 MB)
+Installing collected packages: aiohttp, torch
+"""
+
+
+def test_the_progress_of_pip_is_told_while_it_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = PipProgress(4, tmp_path)
+    for line in PIP.splitlines():
+        progress.line(line)
+    (tmp_path / "aiohttp-3.14.5.dist-info").mkdir()
+    progress.tick()
+    progress.tick()
+    (tmp_path / "torch-2.13.0.dist-info").mkdir()
+    progress.tick()
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        "found 1 of 4 packages  torch==2.13.0",
+        "found 2 of 4 packages  aiohttp==3.14.5",
+        "found 3 of 4 packages  idna-3.20-py3-none-any.whl",
+        "found 4 of 4 packages  attrs",
+        "downloading torch (178.2 MB)",
+        "installed 1 of 4 packages",
+        "installed 2 of 4 packages",
+    ]
