@@ -20,9 +20,9 @@ class Arm:
 
 
 ARMS: tuple[Arm, ...] = (
-    Arm("combined", "reward and hints: w_rl = 0.3, w_opd = 1"),
+    Arm("combined", "reward and hints, both at their default weight"),
     Arm("control", "the same conversations, nothing recorded: no update", recorded=False),
-    Arm("rl", "reward alone: w_rl = 0.3, w_opd = 0", {"CLAWBACK_TRAINER_W_OPD": "0"}),
+    Arm("rl", "reward alone: w_opd = 0", {"CLAWBACK_TRAINER_W_OPD": "0"}),
     Arm("opd", "hints alone: w_rl = 0", {"CLAWBACK_TRAINER_W_RL": "0"}),
     Arm("memory", "no update; the complaints stand in a memory file in the prompt", recorded=False, memory=True),
     Arm("brief", "combined, for a student who wants short answers", preference=BRIEF),

@@ -140,7 +140,8 @@ def _by_slots(plan: Plan, limits: Limits, view: View) -> Choice:
             break
         if not slot.filler:
             passed.append(slot.mark)
-    return Choice(reason=doubt or ("reply_not_served" if plan.slots else "first_request"), open=open_)
+    missing = "reply_not_served" if plan.slots else "first_request" if plan.bare else "empty_reply"
+    return Choice(reason=doubt or missing, open=open_)
 
 
 def _row(slots: Sequence[Slot], at: int) -> list[list[str]]:

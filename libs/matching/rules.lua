@@ -231,7 +231,7 @@ local function by_slots()
     if not slot.filler and slot.mark == '' then break end
     if not slot.filler then passed[#passed + 1] = slot.mark end
   end
-  return none(doubt or (#plan.slots > 0 and 'reply_not_served' or 'first_request'))
+  return none(doubt or (#plan.slots > 0 and 'reply_not_served' or plan.bare and 'first_request' or 'empty_reply'))
 end
 
 local function bare()

@@ -148,6 +148,14 @@ def test_very_long_messages_and_odd_characters() -> None:
     assert w.turn(w.exchange([user(long), said(long), NO], SHORT)) == first
 
 
+@pytest.mark.parametrize("reply", ["\x00\x01", "\ufffd", ""])
+def test_a_history_of_replies_without_anything_visible_says_so(reply: str) -> None:
+    w = World()
+    w.exchange([ASK], reply)
+    name = w.exchange([ASK, said(reply), NO], SHORT)
+    assert (w.turn(name), w.line(name).reason) == (None, "empty_reply")
+
+
 def test_file_maps_and_system_prompts_that_change_on_every_call() -> None:
     w = World()
     names = []
