@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -30,15 +30,17 @@ class ServiceSettings(BaseSettings):
     kafka_rebalance_timeout_ms: int = Field(default=60_000, ge=1_000, description="longer than stream_drain_seconds")
     kafka_leave_group: bool = Field(default=True, description="off for the local broker, which loses its leader by it")
     kafka_max_request_size: int = Field(default=8 * 1024 * 1024, ge=64 * 1024)
-    kafka_security_protocol: str = "PLAINTEXT"
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     kafka_ssl_cafile: str | None = None
-    kafka_sasl_mechanism: str | None = None
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     kafka_sasl_username: str | None = None
     kafka_sasl_password: str | None = Field(default=None, repr=False)
 
     claims_url: str = Field(default="", description="fsspec URL for records over the topics' limit; see claims.py")
 
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    redis_url: str = Field(
+        default="redis://127.0.0.1:6379/0", repr=False, description="rediss:// is TLS; ?ssl_ca_certs=FILE is its CA"
+    )
 
     stream_max_in_flight: int = Field(default=64, ge=1, description="records handled at once per process")
     stream_commit_interval_seconds: float = Field(default=0.5, gt=0)

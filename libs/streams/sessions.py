@@ -7,6 +7,7 @@ share a hash tag, as Redis Cluster demands; keeping to that is the caller's part
 from __future__ import annotations
 
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -90,8 +91,26 @@ class ScriptStore:
 def as_ours(error: RedisError) -> RetryError | StopError:
     """Connection trouble and a busy server pass; a wrong script or command does not."""
     text = str(error)
+    if isinstance(error, RedisConnectionError) and isinstance(error.__context__, ssl.SSLError):
+        return RetryError(f"redis: {_tls_fault(error.__context__)}", reason="redis_connection")
+    if text.startswith("Timeout connecting") or isinstance(error.__context__, FileNotFoundError):
+        # A plain server may wait for the rest of a TLS handshake; a missing CA file is known only here.
+        return RetryError(
+            f"redis: {text}; is CLAWBACK_REDIS_URL right? rediss:// needs a TLS port, ssl_ca_certs a file",
+            reason="redis_connection",
+        )
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return RetryError(f"redis: {text or type(error).__name__}", reason="redis_connection")
     if isinstance(error, ResponseError) and not text.startswith(_PASSING):
         return StopError(f"redis: {text}", reason="redis_response")
     return RetryError(f"redis: {text}", reason="redis_busy")
+
+
+def _tls_fault(error: ssl.SSLError) -> str:
+    """Which part of the URL to look at."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the server's certificate is refused ({error.verify_message}); CLAWBACK_REDIS_URL must name the CA that "
+            "signed it (rediss://...?ssl_ca_certs=FILE) and use a host that the certificate has"
+        )
+    return f"no TLS there ({error.reason}); CLAWBACK_REDIS_URL with rediss:// needs a TLS port"

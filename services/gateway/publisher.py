@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
 from libs.contracts import claims
 from libs.contracts.traffic_raw import TOPIC
@@ -64,7 +64,9 @@ class Publisher:
         topic: str = TOPIC,
         max_value_bytes: int = 8 * 1024 * 1024,
         claims_url: str = "",
+        why_unreachable: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
+        self._why = why_unreachable
         self._spool, self._factory, self._topic = spool, producer_factory, topic
         self._max_value_bytes, self._claims_url = max_value_bytes, claims_url
         self._producer: Producer | None = None
@@ -80,8 +82,10 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled. Broker errors are retried for ever, with a pause that grows to five seconds."""
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+        try:
             await self._connect()  # ahead of the first record, which then goes out at once
+        except (KafkaError, OSError, TimeoutError) as error:
+            await self._report(error)
         failures = 0
         while True:
             self._grown.clear()
@@ -99,8 +103,13 @@ class Publisher:
                 if failures % _FRESH_AFTER == 0 or isinstance(error, TimeoutError):
                     await self.stop()  # a client that has lost its way (replaced brokers) is replaced too
                 if failures == 1:
-                    log.warning("broker_unreachable", error=str(error), waiting_records=self._spool.records)
+                    await self._report(error)
                 await asyncio.sleep(_BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1])
+
+    async def _report(self, error: Exception) -> None:
+        """One line with the cause; the client's own error does not tell a refused certificate from a closed port."""
+        cause = await self._why() if self._why and isinstance(error, KafkaConnectionError) else ""
+        log.warning("broker_unreachable", error=cause or str(error), waiting_records=self._spool.records)
 
     async def drained(self, timeout_seconds: float) -> bool:
         """Wait until all is sent. False when the broker does not take it in time (it stays in the spool)."""

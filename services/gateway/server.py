@@ -14,8 +14,9 @@ from libs.contracts.traffic_raw import TOPIC
 from libs.dialects import partition_key
 from libs.dialects.assembly import ASSEMBLERS
 from libs.errors import ConfigError
+from libs.streams.diagnose import why_unreachable
 from libs.streams.http import health_routes
-from libs.streams.kafka import RECORD_OVERHEAD_BYTES
+from libs.streams.kafka import RECORD_OVERHEAD_BYTES, client_options
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.gateway.access import Access
@@ -38,6 +39,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
+        client_options(settings)  # a wrong TLS or login setting stops the start, not the publisher later
         self.spool = Spool(
             settings.spool_dir,
             max_bytes=settings.gateway_spool_max_bytes,
@@ -51,6 +53,7 @@ class Gateway:
             topic=TOPIC + settings.stream_output_suffix,
             max_value_bytes=settings.kafka_max_request_size - RECORD_OVERHEAD_BYTES,
             claims_url=settings.claims_url,
+            why_unreachable=lambda: why_unreachable(client_options(settings)),
         )
         self.recorder = Recorder(
             self.spool,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
-import subprocess
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from aiohttp import web
 
 from libs.errors import ConfigError
 from tests.integration.gateway.harness import Upstream, gateway
+from tests.integration.gateway.tls import Authority
 
 pytestmark = pytest.mark.integration
 
@@ -133,37 +132,14 @@ async def test_an_error_text_with_a_key_is_masked_on_every_route(tmp_path: Path)
         assert "sk-" not in str(await served.records())
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
-async def test_tls_to_the_client_and_to_the_upstream(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    cert, key = certificate
-    tls = {"gateway_tls_cert_file": str(cert), "gateway_tls_key_file": str(key)}
-    trusting = ssl.create_default_context(cafile=cert)
+async def test_tls_to_the_client_and_to_the_upstream(tmp_path: Path) -> None:
+    ours = Authority(tmp_path / "ours")
+    tls = {"gateway_tls_cert_file": str(ours.cert_file), "gateway_tls_key_file": str(ours.key_file)}
+    trusting = ssl.create_default_context(cafile=ours.ca_file)
     async with (
         Upstream(fine).running() as plain,
         gateway(plain.url, tmp_path / "inner", **tls) as inner,
-        gateway(inner.url, tmp_path / "outer", gateway_upstream_ca_file=str(cert), **tls) as outer,
+        gateway(inner.url, tmp_path / "outer", gateway_upstream_ca_file=str(ours.ca_file), **tls) as outer,
         gateway(inner.url, tmp_path / "doubting") as doubting,
         aiohttp.ClientSession() as session,
     ):
