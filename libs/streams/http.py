@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import REGISTRY
@@ -58,19 +59,24 @@ async def listening(app: web.Application, settings: ServiceSettings, drain_secon
     Raises ConfigError when the port is taken.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=drain_seconds, handler_cancellation=True)
+    async with serving(runner, settings, reuse_address=True) as port:
+        _log.info("listening", host=settings.http_host, port=port)
+        yield port
+
+
+@asynccontextmanager
+async def serving(runner: web.AppRunner, settings: ServiceSettings, **site: Any) -> AsyncIterator[int]:
+    """The runner on the settings' host and port; `site` goes to web.TCPSite. Raises ConfigError as `listening` does."""
     await runner.setup()
-    site = web.TCPSite(runner, settings.http_host, settings.http_port, reuse_address=True)
     try:
-        await site.start()
+        await web.TCPSite(runner, settings.http_host, settings.http_port, **site).start()
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(
             f"CLAWBACK_HTTP_PORT: cannot listen on {settings.http_host}:{settings.http_port} ({error.strerror}); "
             "stop what uses the port or choose another one"
         ) from error
-    port: int = runner.addresses[0][1]
-    _log.info("listening", host=settings.http_host, port=port)
     try:
-        yield port
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

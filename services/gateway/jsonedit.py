@@ -35,13 +35,8 @@ class Member:
 
 def members(text: str, at: int = 0) -> Iterator[Member]:
     """The members of the object that starts at `at` (white space before it allowed). Raises JsonShapeError."""
-    i = _skip(text, at)
-    if text[i : i + 1] != "{":
-        raise JsonShapeError("not an object")
-    i = _skip(text, i + 1)
-    if text[i : i + 1] == "}":
-        return
-    while True:
+    i = _opened(text, at, "{}", "an object")
+    while i is not None:
         if text[i : i + 1] != '"':
             raise JsonShapeError("a key was expected")
         start = i
@@ -52,31 +47,35 @@ def members(text: str, at: int = 0) -> Iterator[Member]:
         value_start = _skip(text, i + 1)
         value, end = _decoder.raw_decode(text, value_start)
         yield Member(key, start, value_start, end, value)
-        i = _skip(text, end)
-        if text[i : i + 1] == "}":
-            return
-        if text[i : i + 1] != ",":
-            raise JsonShapeError("a comma was expected")
-        i = _skip(text, i + 1)
+        i = _following(text, end, "}")
 
 
 def elements(text: str, at: int) -> Iterator[int]:
     """Where each element of the array that starts at `at` starts. Raises JsonShapeError."""
-    i = _skip(text, at)
-    if text[i : i + 1] != "[":
-        raise JsonShapeError("not an array")
-    i = _skip(text, i + 1)
-    if text[i : i + 1] == "]":
-        return
-    while True:
+    i = _opened(text, at, "[]", "an array")
+    while i is not None:
         yield i
         _, end = _decoder.raw_decode(text, i)
-        i = _skip(text, end)
-        if text[i : i + 1] == "]":
-            return
-        if text[i : i + 1] != ",":
-            raise JsonShapeError("a comma was expected")
-        i = _skip(text, i + 1)
+        i = _following(text, end, "]")
+
+
+def _opened(text: str, at: int, brackets: str, what: str) -> int | None:
+    """Where the first item starts, None when there is none."""
+    i = _skip(text, at)
+    if text[i : i + 1] != brackets[0]:
+        raise JsonShapeError(f"not {what}")
+    i = _skip(text, i + 1)
+    return None if text[i : i + 1] == brackets[1] else i
+
+
+def _following(text: str, end: int, closing: str) -> int | None:
+    """Where the item behind the one that ended starts, None at the closing bracket."""
+    i = _skip(text, end)
+    if text[i : i + 1] == closing:
+        return None
+    if text[i : i + 1] != ",":
+        raise JsonShapeError("a comma was expected")
+    return _skip(text, i + 1)
 
 
 def edit_choices(text: str, top: Mapping[str, Action], choice: Mapping[str, Action]) -> tuple[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from libs.dialects import partition_key
 from libs.dialects.assembly import ASSEMBLERS
 from libs.errors import ConfigError
 from libs.streams.diagnose import why_unreachable
-from libs.streams.http import health_routes
+from libs.streams.http import health_routes, serving
 from libs.streams.kafka import RECORD_OVERHEAD_BYTES, client_options
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
@@ -130,20 +130,8 @@ async def listening(app: web.Application, settings: GatewaySettings) -> AsyncIte
         shutdown_timeout=settings.gateway_drain_seconds,
         keepalive_timeout=75.0,
     )
-    await runner.setup()
-    site = web.TCPSite(runner, settings.http_host, settings.http_port, ssl_context=_tls(settings), backlog=1024)
-    try:
-        await site.start()
-    except OSError as error:
-        await runner.cleanup()
-        raise ConfigError(
-            f"CLAWBACK_HTTP_PORT: cannot listen on {settings.http_host}:{settings.http_port} ({error.strerror}); "
-            "stop what uses the port or choose another one"
-        ) from error
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with serving(runner, settings, ssl_context=_tls(settings), backlog=1024) as port:
+        yield port
 
 
 def _tls(settings: GatewaySettings) -> ssl.SSLContext | None:

@@ -8,33 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from libs.dialects.assembly.base import EventAssembler, Json, extend, fresh, merge
+from libs.dialects.assembly.base import Json, extend, fresh, merge
+from libs.dialects.assembly.choices import ChoiceAssembler
 
 _WHOLE = frozenset({"role", "id", "type", "format"})  # repeated whole when a server repeats them at all
 
 
-class ChatAssembler(EventAssembler):
+class ChatAssembler(ChoiceAssembler):
     """Takes the chunks of a streamed chat completion, any number of choices."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._top: Json = {}
-        self._choices: dict[int, Json] = {}
+    def start(self) -> Json:
+        return {"message": {}}
 
-    def take(self, name: str, payload: Json) -> None:
-        if "error" in payload and "choices" not in payload:
-            self.error = payload
-            return
-        for key, value in payload.items():
-            if key == "choices":
-                for choice in value or ():
-                    self._choice(choice)
-            elif value is not None or key not in self._top:
-                self._top[key] = value
-
-    def _choice(self, part: Json) -> None:
-        index = part.get("index", 0)
-        choice = self._choices.setdefault(index, {"index": index, "message": {}})
+    def add(self, choice: Json, part: Json) -> None:
         for key, value in part.items():
             if key == "delta":
                 self._delta(choice["message"], value or {})
@@ -53,18 +39,12 @@ class ChatAssembler(EventAssembler):
             for position, call in enumerate(calls):
                 _tool_call(have, {"index": position, **call})
 
-    @property
-    def finished(self) -> bool:
-        # Servers that send no [DONE] still give every choice a finish reason.
-        ended = bool(self._choices) and all(c.get("finish_reason") for c in self._choices.values())
-        return self.complete or ended
+    def close_choice(self, choice: Json) -> Json:
+        return _finished(choice)
 
     def build(self) -> Any | None:
-        if not self._top and not self._choices:
-            return None
-        top = {**self._top, "object": "chat.completion"}
-        top["choices"] = [_finished(self._choices[i]) for i in sorted(self._choices)]
-        return top
+        top = super().build()
+        return top and {**top, "object": "chat.completion"}
 
 
 def _tool_call(have: list[Json], part: Json) -> None:
