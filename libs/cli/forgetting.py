@@ -13,8 +13,11 @@ VOTES = "clawback:judge:ballots:*"
 _TOPICS = ("traffic.raw", "exchanges.classified", "turns.matched", "turns.judged")
 
 
-async def places(settings: ServiceSettings, session: str | None, tenant: str | None) -> set[tuple[str, str]]:
-    """The (tenant, scenario) pairs under which the records have this session, or this tenant."""
+async def places(
+    settings: ServiceSettings, session: str | None, tenant: str | None
+) -> tuple[set[tuple[str, str]], list[str]]:
+    """The (tenant, scenario) pairs under which the records have this session, or this tenant; and the exchanges of a
+    session, which raw traffic does not name."""
 
     def names(record: Any) -> bool:
         whose = tenant is None or getattr(record, "tenant", None) == tenant
@@ -22,7 +25,10 @@ async def places(settings: ServiceSettings, session: str | None, tenant: str | N
 
     topics = [settings.input_topic(topic) for topic in _TOPICS]
     found = [t.record async for t in tap(settings, topics, where=names)]
-    return {(r.tenant, r.scenario) for r in found}  # type: ignore[union-attr]
+    where: set[tuple[str, str]] = {(r.tenant, r.scenario) for r in found}  # type: ignore[union-attr]
+    names_of = ("exchange_id", "turn_id", "answered_by")
+    ids = {i for r in found for name in names_of if (i := getattr(r, name, None))} if session is not None else set()
+    return where, sorted(ids)
 
 
 async def forget_session(redis: Any, session: str, where: set[tuple[str, str]]) -> int:

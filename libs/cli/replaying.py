@@ -12,13 +12,16 @@ from urllib.parse import urlsplit, urlunsplit
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError
+from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
-from deploy.local.process import Process, spawn
+from deploy.local.process import Process, free_port, spawn
 from deploy.topics.create import create
+from libs.cli.connect import get_text
 from libs.errors import ConfigError
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import end_offsets
+from libs.streams.forgotten import OUTCOME
 from libs.streams.kafka import client_options
 from libs.streams.types import Partition
 
@@ -42,9 +45,10 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a replay read, and what it wrote by topic."""
+    """What a replay read, how many of these it left out because their person is forgotten, what it wrote by topic."""
 
     read: int
+    forgotten: int
     written: dict[str, int]
 
 
@@ -73,19 +77,43 @@ async def replay(
             await create(settings, local=local, only=(*STAGES[stage].outputs, "dead.letters"), suffix=suffix)
         before = await _total(settings, outputs)
         starts, ends = await _position(settings, group, inputs, since)
-        process = _start(settings, stage, group, suffix, redis_url, env, log)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await _until_read(settings, group, ends, process)
-        except TimeoutError as error:
-            raise ConfigError(
-                f"not done after {timeout_seconds:.0f} s; give --timeout, and see {log}:\n{process.tail()}"
-            ) from error
-        finally:
-            await asyncio.to_thread(process.stop, 60.0)
+        forgotten = 0
+        if starts != ends:
+            port = free_port()
+            process = _start(settings, stage, group, suffix, redis_url, env, log, port)
+            forgotten = await _finished(settings, group, ends, process, port, timeout_seconds)
     after = await _total(settings, outputs)
     written = {topic: after.get(topic, 0) - before.get(topic, 0) for topic in outputs}
-    return Outcome(read=sum(ends.values()) - sum(starts.values()), written=written)
+    return Outcome(read=sum(ends.values()) - sum(starts.values()), forgotten=forgotten, written=written)
+
+
+async def _finished(
+    settings: ServiceSettings,
+    group: str,
+    ends: Mapping[Partition, int],
+    process: Process,
+    port: int,
+    timeout_seconds: float,
+) -> int:
+    """Wait until the stage has read up to `ends`, then stop it. Returns how many records it left out."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await _until_read(settings, group, ends, process)
+        return await asyncio.to_thread(_left_out, port)
+    except TimeoutError as error:
+        raise ConfigError(
+            f"not done after {timeout_seconds:.0f} s; give --timeout, and see {process.log}:\n{process.tail()}"
+        ) from error
+    finally:
+        await asyncio.to_thread(process.stop, 60.0)
+
+
+def _left_out(port: int) -> int:
+    """What the stage counts as left out, asked before it stops."""
+    text = get_text(f"http://127.0.0.1:{port}/metrics")
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    counted = [s for s in samples if s.name == "clawback_records_total" and s.labels["outcome"] == OUTCOME]
+    return int(sum(s.value for s in counted))
 
 
 def side_database(url: str, number: int = 15) -> str:
@@ -121,6 +149,7 @@ def _start(
     redis_url: str,
     env: Mapping[str, str],
     log: Path,
+    port: int,
 ) -> Process:
     own = {
         "CLAWBACK_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
@@ -129,7 +158,8 @@ def _start(
         "CLAWBACK_REDIS_URL": redis_url,
         "CLAWBACK_STREAM_GROUP": group,
         "CLAWBACK_STREAM_OUTPUT_SUFFIX": suffix,
-        "CLAWBACK_HTTP_PORT": "0",
+        "CLAWBACK_HTTP_HOST": "127.0.0.1",
+        "CLAWBACK_HTTP_PORT": str(port),
     }
     argv = [sys.executable, "-m", f"services.{stage}"]
     return spawn(stage, argv, log, {**os.environ, **own, **env}, cwd=ROOT)

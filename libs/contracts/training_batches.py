@@ -22,6 +22,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     feedback_id: str
     turn_id: str
     session_id: str
+    tenant: str = ""  # "" where an older producer did not say
     reward: float
     verdict: int
     hints: list[str]
@@ -50,6 +51,7 @@ def sample_of(turn: TurnJudged) -> Sample:
         feedback_id=turn.feedback_id,
         turn_id=turn.turn_id,
         session_id=turn.session_id,
+        tenant=turn.tenant,
         reward=turn.reward,
         verdict=turn.verdict,
         hints=turn.hints,

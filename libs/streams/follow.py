@@ -113,9 +113,9 @@ async def _reached(client: AIOKafkaConsumer, ends: dict[TopicPartition, int]) ->
 class Follower:
     """Applies every record of `topics` to `apply`, in the background, reconnecting for ever.
 
-    `start` returns when all that was there has been applied (or the broker stays away for `patience_seconds`: the
-    state is then behind, `caught_up` is not set). After a reconnect everything is applied again: `apply` is idempotent.
-    An exception of `apply` is logged and the record skipped.
+    `start` returns when all that was there has been applied, or at once with a patience of 0. If the broker stays away
+    for `patience_seconds`, the state is behind and `caught_up` is not set. After a reconnect everything is applied
+    again: `apply` is idempotent. An exception of `apply` is logged and the record skipped.
     """
 
     def __init__(
@@ -129,6 +129,8 @@ class Follower:
 
     async def start(self, patience_seconds: float = 30.0) -> None:
         self._task = asyncio.create_task(self._run())
+        if patience_seconds <= 0:
+            return
         try:
             async with asyncio.timeout(patience_seconds):
                 await self.caught_up.wait()

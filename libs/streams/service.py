@@ -17,6 +17,7 @@ from aiohttp import web
 
 from libs.errors import ClawbackError, RetryError
 from libs.streams.config import ServiceSettings
+from libs.streams.forgotten import LeavesOut
 from libs.streams.http import Check, health_routes, listening
 from libs.streams.kafka import KafkaConsumer, KafkaProducer
 from libs.streams.loop import StreamLoop
@@ -34,8 +35,9 @@ OpenApp = Callable[[], AbstractAsyncContextManager[web.Application]]
 def run_consumer(service: str, settings: ServiceSettings, topics: Collection[str], open_handler: OpenHandler) -> int:
     """Run a handler over topics until SIGTERM or SIGINT. Returns the exit status: 0, or 1 after a StopError.
 
-    Two methods that a handler may have beside Handler's own: `async ready()` raises while a dependency is away;
-    `async start_positions(partitions) -> Position` says where to read from (see StreamLoop).
+    Methods that a handler may have beside Handler's own: `async ready()` raises while a dependency is away;
+    `async start_positions(partitions) -> Position` says where to read from (see StreamLoop); `leave_out(forgotten)` is
+    given the tombstones once, by a handler that keeps records or whose records name several people.
     """
     return run(service, settings, lambda stop: _consume(service, settings, topics, open_handler, stop))
 
@@ -83,9 +85,10 @@ async def _consume(
         async with open_handler() as handler:
             inputs = [settings.input_topic(topic) for topic in topics]
             consumer = KafkaConsumer(settings, inputs, settings.stream_group or f"clawback-{service}")
+            filtered = LeavesOut(handler, settings)
             loop = StreamLoop(
                 service,
-                handler,
+                filtered,
                 consumer,
                 producer,
                 LoopOptions.of(settings),
@@ -104,9 +107,11 @@ async def _consume(
             async with listening(app, settings):
                 stopping = asyncio.create_task(_forward(stop, loop))
                 try:
+                    await filtered.start()
                     await loop.run()
                 finally:
                     stopping.cancel()
+                    await filtered.stop()
     finally:
         await producer.stop()
 

@@ -47,6 +47,7 @@ class Done:
     outputs: tuple[Output, ...] = ()
     finalize: Callable[[], Awaitable[None]] | None = None
     completes: tuple[StreamRecord, ...] = ()
+    outcome: str = "done"  # what became of the record, as it is counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Worker:
             return Done(completes=result.completes if isinstance(result, Done) else ())
         self._limit.good()
         self._seconds.observe(time.perf_counter() - began)
-        self._count(record, "held" if isinstance(result, Held) else "done")
+        self._count(record, "held" if isinstance(result, Held) else result.outcome)
         return result
 
     async def complete(self, done: Done) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from libs.contracts import TrainingBatch, TurnJudged, decode, encode
 from libs.contracts.training_batches import TOPIC, sample_of
+from libs.streams.forgotten import OUTCOME, Forgotten, subject_of
 from libs.streams.types import Done, Held, Output, Partition, StreamRecord
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
@@ -47,6 +48,7 @@ class BatchHandler:
         self._clock = clock
         self._now = now
         self._ready = ready
+        self._forgotten: Forgotten | None = None
         self._groups = Groups(settings.batcher_batch_size, settings.batcher_max_bytes, settings.batcher_max_age_seconds)
         self._flying: dict[tuple[str, str], StreamRecord] = {}  # closed, not remembered in Redis yet
         self._later: list[Done] = []  # closed by a record that itself goes on waiting
@@ -66,8 +68,8 @@ class BatchHandler:
 
     async def tick(self) -> Sequence[Done]:
         """Close what has waited too long; let go of what has become stale."""
-        for scenario, waiting in self._groups.prune(lambda s, w: self._stale(s, w.sample.release_id)):
-            self._drop(scenario, waiting.sample.feedback_id, "stale")
+        for scenario, waiting in self._groups.prune(lambda s, w: self._outdated(s, w) is not None):
+            self._drop(scenario, waiting.sample.feedback_id, self._outdated(scenario, waiting) or "")
             self._later.append(Done(completes=(waiting.record,)))
             self._show(scenario)
         max_held = int(self._settings.stream_max_held * _PRESSURE)
@@ -80,6 +82,10 @@ class BatchHandler:
         self._groups.forget(partitions)
         self._later.clear()
         self._flying.clear()
+
+    def leave_out(self, forgotten: Forgotten) -> None:
+        """Turns that wait when their person is forgotten go to no batch."""
+        self._forgotten = forgotten
 
     async def ready(self) -> None:
         """Raises RetryError while Redis is away or the releases have not been read."""
@@ -96,6 +102,11 @@ class BatchHandler:
     def _stale(self, scenario: str, release_id: str) -> bool:
         age = staleness(release_id, self._serving.number(scenario))
         return age is not None and age > self._settings.batcher_max_staleness
+
+    def _outdated(self, scenario: str, waiting: Waiting) -> str | None:
+        if self._forgotten is not None and self._forgotten.covers(subject_of(waiting.sample)):
+            return OUTCOME
+        return "stale" if self._stale(scenario, waiting.sample.release_id) else None
 
     async def _repeated(self, turn: TurnJudged, record: StreamRecord) -> str | None:
         there = self._groups.holds(turn.scenario, turn.feedback_id)

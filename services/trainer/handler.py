@@ -12,6 +12,7 @@ from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
 from libs.errors import ClawbackError, DeadLetterError, RetryError, StopError
 from libs.learning.releases import Chain
 from libs.streams.dead_letters import dead_letter
+from libs.streams.forgotten import OUTCOME, Forgotten, subject_of
 from libs.streams.types import Done, Output, Partition, Position, StreamRecord
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
@@ -33,6 +34,7 @@ class TrainerHandler:
         self._turns = FairTurns()
         self._open: dict[Partition, set[int]] = {}
         self._to_announce: list[PolicyRelease] = list(store.pending())
+        self._forgotten = Forgotten()
 
     async def handle(self, record: StreamRecord) -> Done:
         if record.topic.startswith(RELEASES):
@@ -54,15 +56,27 @@ class TrainerHandler:
             return self._done(record, batch, again)
         position = self._position(record, passed=False)
         started = time.monotonic()
+        kept, left_out = self._without_forgotten(batch)
         try:
-            event = await asyncio.to_thread(self._process, batch, position)
+            event = await asyncio.to_thread(self._process, kept, position)
         except BaseException:
             self._learner.forget()
             raise
+        event = msgspec.structs.replace(event, dropped=event.dropped | left_out)
         metrics.TRAINER_STEP_SECONDS.observe(time.monotonic() - started)
         self._store.put(after_batch(self._store.get(batch.scenario), event, position))
         _count(event, self._learner.options.drift_max)
         return self._done(record, batch, event)
+
+    def leave_out(self, forgotten: Forgotten) -> None:
+        """Samples of people who were forgotten after their batch was made reach no step."""
+        self._forgotten = forgotten
+
+    def _without_forgotten(self, batch: TrainingBatch) -> tuple[TrainingBatch, dict[str, str]]:
+        covers = self._forgotten.covers
+        left_out = {s.feedback_id: OUTCOME for s in batch.samples if covers(subject_of(s))}
+        kept = [s for s in batch.samples if s.feedback_id not in left_out]
+        return (msgspec.structs.replace(batch, samples=kept) if left_out else batch), left_out
 
     def _process(self, batch: TrainingBatch, position: dict[str, int]) -> PolicyRelease:
         """The batch's event, also when the step breaks: a batch never ends without one."""

@@ -1,4 +1,4 @@
-"""Remove a session's or a tenant's data from Redis and write a tombstone, which the monitor honours."""
+"""Remove a session's or a tenant's data from Redis and write a tombstone, which every stage honours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 _NOTE = (
-    "The topics keep their records until their retention ends (deploy/topics/topics.yaml); what was trained before "
-    "stays in the releases: `clawback rollback` takes a release back."
+    "The topics keep their records until their retention ends (deploy/topics/topics.yaml), and no stage uses them "
+    "again; what was trained before stays in the releases: `clawback rollback` takes a release back."
 )
 
 
@@ -38,7 +38,7 @@ async def _forget(session: str | None, tenant: str | None) -> int:
     from libs.streams.types import Output
 
     used = settings()
-    found = await places(used, session, tenant)
+    found, exchanges = await places(used, session, tenant)
     owners = sorted({owner for owner, _ in found})
     if not owners:
         raise click.ClickException("no record names it; ids are compared whole, as the records have them")
@@ -58,6 +58,8 @@ async def _forget(session: str | None, tenant: str | None) -> int:
     if session is None:
         stone = Tombstone(kind="tenant", value=owners[0], at=now, redis_keys=removed)
     else:
-        stone = Tombstone(kind="session", value=session, tenant=owners[0], at=now, redis_keys=removed)
+        stone = Tombstone(
+            kind="session", value=session, tenant=owners[0], at=now, redis_keys=removed, exchange_ids=exchanges
+        )
     await produce(used, [Output(used.input_topic(TOPIC), stone.value, encode(stone))])
     return removed

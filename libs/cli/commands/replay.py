@@ -54,6 +54,8 @@ def command(
         )
     )
     click.echo(f"{stage} read {outcome.read} records again")
+    if outcome.forgotten:
+        click.echo(f"  {outcome.forgotten:6}  left out: forgotten")
     for topic, written in outcome.written.items():
         click.echo(f"  {written:6}  {topic}")
     if not into_live:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -242,3 +243,31 @@ async def test_forget_removes_one_session_or_one_tenant_and_nothing_else(
         ("tenant", "ann", ""),
     ]
     assert "no record names it" in await cli(forget.command, "--session", "nobody", "--yes", code=1)
+
+
+async def test_a_replay_does_not_bring_back_who_was_forgotten(settings: ServiceSettings, send: Any) -> None:
+    from libs.contracts import ExchangeClassified, decode
+
+    talks = traffic("ann") + traffic("bob") + traffic("eve", 1)
+    await send("traffic.raw", *(talk.raw(i) for talk in talks for i in range(3)))
+    lines = [decode(o.value, ExchangeClassified) for o in await match(settings, talks)]
+    await send("exchanges.classified", *lines)
+    await send("turns.matched", *(talk.matched(1) for talk in talks))
+    session = next(x.session_id for x in lines if x.exchange_id == "ann-s0-0")
+    assert session is not None
+    await cli(forget.command, "--session", session, "--yes")
+    await cli(forget.command, "--tenant", "eve", "--yes")
+    returned = Talk("eve-s1", ["Back again.", "No lists.", "Thanks."], time.time() + 5, tenant="eve")
+    await send("traffic.raw", *(returned.raw(i) for i in range(3)))
+
+    name = f"after-{settings.stream_input_suffix.removeprefix('.')}"
+    told = await cli(replay.command, "matcher", "--name", name, "--timeout", "90")
+    assert "matcher read 18 records again" in told
+    assert "6  left out: forgotten" in told, "three of ann's session, three of eve"
+    kept = {f"{talk}-{i}" for talk in ("ann-s1", "bob-s0", "bob-s1", "eve-s1") for i in range(3)}
+    assert {r.exchange_id for r in await all_of(settings, f"exchanges.classified.{name}")} == kept
+    assert {r.turn_id for r in await all_of(settings, f"turns.matched.{name}")} < kept
+
+    told = await cli(replay.command, "judge", "--name", name, "--timeout", "90")
+    assert "2  left out: forgotten" in told
+    assert {r.turn_id for r in await all_of(settings, f"turns.judged.{name}")} == {"ann-s1-0", "bob-s0-0", "bob-s1-0"}

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
+from libs.contracts import PolicyRelease, Tombstone, TrainingBatch, decode, encode
 from libs.errors import ContractError, RetryError
+from libs.streams.forgotten import Forgotten
 from libs.streams.types import Done, Held, StreamRecord
 from services.batcher.config import BatcherSettings
 from services.batcher.handler import BatchHandler, batch_id_of
@@ -246,3 +247,18 @@ async def test_turns_that_do_not_fit_together_go_out_apart() -> None:
     assert isinstance(third, Held)
     (done,) = await world.handler.tick()
     assert ids(batch_of(done)) == ["f1", "f2"]
+
+
+async def test_a_turn_whose_person_is_forgotten_while_it_waits_goes_to_no_batch() -> None:
+    world, forgotten = World(), Forgotten()
+    world.handler.leave_out(forgotten)
+    mine, held = await world.give("f1", tenant="ann", session_id="s1")
+    other, _ = await world.give("f2", tenant="bob", session_id="s1")
+    assert isinstance(held, Held)
+    before = dropped("homework", "forgotten")
+    forgotten.add(Tombstone(kind="session", value="s1", tenant="ann", at=2e9))
+    assert await world.handler.tick() == [Done(completes=(mine,))], "its offset is let go"
+    assert dropped("homework", "forgotten") == before + 1
+    world.time = 10.0
+    (done,) = await world.handler.tick()
+    assert ids(batch_of(done)) == ["f2"] and done.completes == (other,)

@@ -41,6 +41,7 @@ def end(*_):
     own.with_suffix(".told").touch()
     while not other.with_suffix(".told").exists():
         time.sleep(0.01)
+    own.with_suffix(".ended").touch()
     sys.exit(0)
 signal.signal(signal.SIGTERM, end)
 own.touch()
@@ -60,6 +61,7 @@ def test_processes_stop_at_the_same_time(tmp_path: Path) -> None:
     one, two = (_started(WAITS_FOR_THE_OTHER, tmp_path, *names) for names in (("one", "two"), ("two", "one")))
     assert stop_all([one, two], 20.0) == []
     assert not one.alive() and not two.alive()
+    assert (tmp_path / "one.ended").exists() and (tmp_path / "two.ended").exists(), "by themselves"
 
 
 def test_one_that_does_not_end_is_killed_and_named(tmp_path: Path) -> None:

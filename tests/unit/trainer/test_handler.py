@@ -6,16 +6,18 @@ import errno
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
-from libs.contracts import Adapter, DeadLetter, PolicyRelease, TrainingBatch, decode, encode
+from libs.contracts import Adapter, DeadLetter, PolicyRelease, Tombstone, TrainingBatch, decode, encode
 from libs.errors import RetryError
 from libs.learning.checkpoint import base_digest, digest, load_release
 from libs.learning.model import ModelConfig, load_policy
 from libs.learning.objective import ObjectiveConfig
 from libs.learning.releases import Chain, fold, promote, rollback
 from libs.learning.update import StepConfig
+from libs.streams.forgotten import Forgotten
 from libs.streams.types import Done, StreamRecord
 from services.trainer.handler import TrainerHandler
 from services.trainer.learner import Learner, LearnerOptions
@@ -310,3 +312,14 @@ async def test_a_damaged_checkpoint_stops_with_the_path(tmp_path: Path, model_di
     path.write_bytes(data)
     with pytest.raises(Exception, match="sha256 differs"):
         await run(make(tmp_path, model_dir), batch("b2", sample("f2", release_id=first.release_id)), 1)
+
+
+async def test_samples_of_who_was_forgotten_reach_no_step(tmp_path: Path, model_dir: Path) -> None:
+    handler, forgotten = make(tmp_path, model_dir), Forgotten()
+    handler.leave_out(forgotten)
+    forgotten.add(Tombstone(kind="tenant", value="ann", at=2e9))
+    ann, bob = (msgspec.structs.replace(sample(f), tenant=who) for f, who in (("f1", "ann"), ("f2", "bob")))
+    event = await run(handler, batch("b1", ann, bob), 0)
+    assert (event.event, event.trained, event.dropped) == ("released", ["f2"], {"f1": "forgotten"})
+    alone = await run(handler, batch("b2", msgspec.structs.replace(ann, feedback_id="f3")), 1)
+    assert (alone.event, alone.reason, alone.dropped) == ("skipped", "no_samples", {"f3": "forgotten"})
