@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from deploy.local import stack as local
 from deploy.local.state import Stack
 from experiments.homework.progress import Progress
+from experiments.homework.watch import MAX_STALENESS
 
 T = TypeVar("T")
 
@@ -19,8 +20,9 @@ T = TypeVar("T")
 SERVICE_ENV: dict[str, str] = {
     "CLAWBACK_BATCHER_BATCH_SIZE": "4",
     "CLAWBACK_BATCHER_MAX_AGE_SECONDS": "1800",  # only full batches: the same steps on a slow and on a fast machine
+    "CLAWBACK_BATCHER_MAX_STALENESS": str(MAX_STALENESS),
+    "CLAWBACK_TRAINER_MAX_STALENESS": str(MAX_STALENESS),
     "CLAWBACK_JUDGE_KIND": "rules",
-    # Every rejection raises the entropy of so small a model; at 1.0 later answers were prose without sense.
 }
 
 # The local broker answers an empty fetch only after this wait, so a short one keeps it and every consumer busy. A tenth

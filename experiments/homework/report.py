@@ -63,6 +63,8 @@ def summarize(
         "sessions": len(sessions),
         "optimizer_steps": len(steps),
         "turns_trained": facts.trained,
+        "turns_left_for_the_next_batch": facts.waiting,
+        "turns_too_old_to_train": facts.stale,
         "match_rate": counts.match_rate,
         "signal_rate": counts.signal_rate,
         "answers_sent": sent,
@@ -169,7 +171,8 @@ def table(summary: dict[str, Any]) -> str:
     lines += ["", "| figure | value |", "|---|---|"]
     for name in (
         "seed", "sessions", "first_three_in_a_row_session", "steps_before_three_in_a_row", "optimizer_steps",
-        "turns_trained", "match_rate", "signal_rate", "answers_sent", "answers_bound", "wall_seconds",
+        "turns_trained", "turns_left_for_the_next_batch", "turns_too_old_to_train", "match_rate",
+        "signal_rate", "answers_sent", "answers_bound", "wall_seconds",
     ):  # fmt: skip
         lines.append(f"| {name.replace('_', ' ')} | {_show(summary[name])} |")
     for name in (

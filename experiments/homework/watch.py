@@ -17,7 +17,6 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
 
 from libs.contracts import (
-    BASE_RELEASE,
     TOPICS,
     ExchangeClassified,
     PolicyRelease,
@@ -27,9 +26,12 @@ from libs.contracts import (
     TurnMatched,
     decode,
 )
+from libs.contracts.release_chain import Chain, fold
 from libs.errors import ContractError
 from libs.telemetry.ledger import Ledger
 from libs.telemetry.rates import Counts
+
+MAX_STALENESS = 4  # the batcher's and the trainer's, set by the runs' stack
 
 
 class Facts:
@@ -41,10 +43,10 @@ class Facts:
         self.classified: dict[str, ExchangeClassified] = {}
         self.matched: set[tuple[str, str]] = set()  # (turn, answered_by)
         self.judged_pairs: set[tuple[str, str]] = set()
-        self.to_train: set[str] = set()  # feedback ids with disposition "train"
+        self.to_train: dict[str, str] = {}  # feedback with disposition "train", and the release that served its turn
         self.batches: dict[str, list[str]] = {}
         self.events: dict[str, PolicyRelease] = {}  # by batch id
-        self.serving = BASE_RELEASE
+        self.chain = Chain(scenario=scenario)
         self.unreadable = 0
 
     def add(self, topic: str, value: bytes) -> None:
@@ -71,11 +73,11 @@ class Facts:
             case TurnJudged():
                 self.judged_pairs.add((record.turn_id, record.answered_by))
                 if record.disposition == "train":
-                    self.to_train.add(record.feedback_id)
+                    self.to_train[record.feedback_id] = record.release_id
             case TrainingBatch():
                 self.batches[record.batch_id] = [sample.feedback_id for sample in record.samples]
             case PolicyRelease():
-                self.serving = record.serving
+                self.chain = fold(self.chain, record)
                 if record.batch_id:
                     self.events[record.batch_id] = record
 
@@ -91,9 +93,24 @@ class Facts:
         return sum(batch_id not in self.events for batch_id in self.batches)
 
     @property
+    def serving(self) -> str:
+        """The release that serves now."""
+        return self.chain.serving
+
+    @property
     def waiting(self) -> int:
-        """Feedback to train on that is in no batch yet."""
-        return len(self.to_train - {i for ids in self.batches.values() for i in ids})
+        """Feedback to train on that is in no batch yet and may still come into one."""
+        return len(self._unbatched()) - self.stale
+
+    @property
+    def stale(self) -> int:
+        """Feedback to train on that came into no batch before its release was too old."""
+        ages = [self.chain.staleness(release) for release in self._unbatched().values()]
+        return sum(age is not None and age > MAX_STALENESS for age in ages)
+
+    def _unbatched(self) -> dict[str, str]:
+        batched = {i for ids in self.batches.values() for i in ids}
+        return {i: release for i, release in self.to_train.items() if i not in batched}
 
     @property
     def steps(self) -> list[PolicyRelease]:

@@ -8,8 +8,8 @@ from libs.cli.connect import settings
 from libs.cli.produce import produce
 from libs.contracts import PolicyRelease, encode
 from libs.contracts.policy_releases import TOPIC
+from libs.contracts.release_chain import Chain, fold
 from libs.errors import ConfigError
-from libs.learning.releases import Chain, fold
 from libs.streams.tap import tap
 from libs.streams.types import Output
 

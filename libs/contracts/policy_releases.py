@@ -38,7 +38,7 @@ class PolicyRelease(Record, frozen=True, kw_only=True):
     serving: str
     scenario: str
     step: int  # optimizer steps so far in this scenario
-    number: int  # releases so far in this scenario: staleness is counted in these
+    number: int  # candidates so far in this scenario, held ones too
     batch_id: str | None
     trained: list[str]  # feedback ids that reached the step
     dropped: dict[str, str]  # feedback id -> reason (stale, repeated, too_long, ...)

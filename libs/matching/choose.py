@@ -13,6 +13,7 @@ import msgspec
 
 from libs.matching.plan import Limits, Plan, Slot
 
+_SERVED = 8
 _HEADLESS = 3  # lines of a summary that must be there when its first line is not
 MARK = 8  # characters of a digest that serve as a mark
 THREADS = ("sub_agent", "declared_side", "side_thread")  # reasons of side calls that go on as threads of their own
@@ -35,7 +36,8 @@ class Candidate:
     calls: bool
     ids: list[str]
     heads: list[str]  # marks of the first lines of its reply
-    brought: list[str]  # marks of the short assistant texts in its request
+    brought: list[str]  # marks of the short assistant texts in its request that were not served
+    served: list[str]  # marks of the short replies that were served before it in its conversation, newest first
     previous: str = ""  # the turn that it answered
     bound: str = ""  # the turn it is bound to in a record that was given out
     answered: list[str] = field(default_factory=list)  # main exchanges that answered it, oldest first
@@ -142,6 +144,14 @@ def _by_slots(plan: Plan, limits: Limits, view: View) -> Choice:
             passed.append(slot.mark)
     missing = "reply_not_served" if plan.slots else "first_request" if plan.bare else "empty_reply"
     return Choice(reason=doubt or missing, open=open_)
+
+
+def served_before(plan: Plan, choice: Choice) -> list[str]:
+    """Marks of short replies that the conversation was served: the same words later are no filler of the client's."""
+    if choice.found is None:
+        return []
+    own = plan.slots[choice.at].mark if choice.at >= 0 else ""
+    return list(dict.fromkeys([m for m in (own, *choice.found.served) if m]))[:_SERVED]
 
 
 def _row(slots: Sequence[Slot], at: int) -> list[list[str]]:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from libs.matching.choose import Candidate, Choice, Verdict, choose, classify, settled, waits
+from libs.matching.choose import Candidate, Choice, Verdict, choose, classify, served_before, settled, waits
 from libs.matching.plan import Earlier, Late, Limits, Plan, Result
 
 MAX_EXPIRED = 8  # sessions expired per exchange, so that no single one pays for a quiet night
@@ -100,6 +100,7 @@ class _Slot:
     def _remember(self, plan: Plan, limits: Limits, choice: Choice, verdict: Verdict) -> Entry:
         found = verdict.previous
         session = plan.session or (found.session if found else "") or self._again_session(plan, verdict)
+        served = served_before(plan, choice)
         one = Candidate(
             id=plan.id,
             now=plan.now,
@@ -113,7 +114,8 @@ class _Slot:
             prompt=plan.prompt,
             calls=plan.calls,
             ids=plan.ids,
-            brought=plan.brought,
+            brought=[m for m in plan.brought if m not in served],
+            served=served,
             heads=plan.own_heads,
             previous=found.id if found else "",
             bound=verdict.turn.id if verdict.turn else "",

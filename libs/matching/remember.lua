@@ -53,7 +53,24 @@ local function into_session(one)
   call('EXPIRE', prefix .. 'lru', tomb)
 end
 
-local function remembered(said)
+-- choose.served_before, and the other short texts of the request.
+local function short_texts(choice)
+  local served, known, brought = {}, {}, {}
+  local function add(mark)
+    if mark ~= '' and not known[mark] and #served < 8 then served[#served + 1], known[mark] = mark, true end
+  end
+  if choice.found then
+    if choice.at >= 0 then add(plan.slots[choice.at + 1].mark) end
+    for _, mark in ipairs(choice.found.served or {}) do add(mark) end
+  end
+  for _, mark in ipairs(plan.brought) do
+    if not known[mark] then brought[#brought + 1] = mark end
+  end
+  return served, brought
+end
+
+local function remembered(choice, said)
+  local served, brought = short_texts(choice)
   local found = said.previous
   local session = plan.session
   if session == '' and found then session = found.session end
@@ -67,7 +84,8 @@ local function remembered(said)
   end
   return {id = plan.id, now = plan.now, done = plan.done, delivered = plan.delivered, outcome = plan.outcome,
     session = session ~= '' and session or 'auto:' .. plan.id, named = plan.session, kind = said.kind,
-    same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, brought = plan.brought, heads = plan.own_heads, captured = plan.captured,
+    same = plan.same, prompt = plan.prompt, calls = plan.calls, ids = plan.ids, served = served,
+    brought = brought, heads = plan.own_heads, captured = plan.captured,
     previous = found and found.id or '', bound = said.turn and said.turn.id or '', answered = {}, light = light}
 end
 
@@ -88,7 +106,7 @@ local function leave_keys()
 end
 
 local function remember(choice, said)
-  local one = remembered(said)
+  local one = remembered(choice, said)
   call('SET', prefix .. 'h:' .. plan.id, heavy, 'EX', keep)
   bodies[plan.id] = heavy
   if said.turn and said.kind == 'main' then

@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from libs.contracts import BASE_RELEASE
-from libs.contracts.policy_releases import release_number
 from libs.contracts.training_batches import Sample
 from libs.streams.types import Partition, StreamRecord
 
@@ -45,16 +43,6 @@ class Closed:
 class _Group:
     turns: list[Waiting] = field(default_factory=list)
     size: int = 0
-
-
-def staleness(release_id: str, serving_number: int) -> int | None:
-    """Releases between the one that served a turn and the serving one; None when the id says nothing (other engines).
-
-    Negative after a rollback.
-    """
-    if release_id != BASE_RELEASE and "@" not in release_id:
-        return None
-    return serving_number - release_number(release_id)
 
 
 class Groups:

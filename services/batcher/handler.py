@@ -15,7 +15,7 @@ from libs.streams.types import Done, Held, Output, Partition, StreamRecord
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.batcher.config import BatcherSettings
-from services.batcher.groups import Closed, Groups, Waiting, staleness
+from services.batcher.groups import Closed, Groups, Waiting
 from services.batcher.releases import Serving
 from services.batcher.seen import Seen
 
@@ -100,7 +100,7 @@ class BatchHandler:
         return "stale" if self._stale(turn.scenario, turn.release_id) else None
 
     def _stale(self, scenario: str, release_id: str) -> bool:
-        age = staleness(release_id, self._serving.number(scenario))
+        age = self._serving.staleness(scenario, release_id)
         return age is not None and age > self._settings.batcher_max_staleness
 
     def _outdated(self, scenario: str, waiting: Waiting) -> str | None:

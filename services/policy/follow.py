@@ -11,8 +11,8 @@ import contextlib
 from typing import Any
 
 from libs.contracts import PolicyRelease, decode, policy_releases
+from libs.contracts.release_chain import Chain, fold
 from libs.errors import ContractError, RetryError
-from libs.learning.releases import Chain, fold
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
 from libs.streams.retry import Backoff

@@ -15,8 +15,8 @@ from typing import Generic, Protocol, TypeVar
 
 from libs.contracts import BASE_RELEASE, Adapter
 from libs.contracts.policy_releases import release_number
+from libs.contracts.release_chain import Chain
 from libs.learning.engine.refused import ReleaseRefused
-from libs.learning.releases import Chain
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.policy.names import DEFAULT_SCENARIO

@@ -9,8 +9,8 @@ from collections.abc import Collection
 import msgspec
 
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
+from libs.contracts.release_chain import Chain
 from libs.errors import ClawbackError, DeadLetterError, RetryError, StopError
-from libs.learning.releases import Chain
 from libs.streams.dead_letters import dead_letter
 from libs.streams.forgotten import OUTCOME, Forgotten, subject_of
 from libs.streams.types import Done, Output, Partition, Position, StreamRecord

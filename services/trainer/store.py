@@ -15,9 +15,9 @@ from urllib.parse import quote
 import msgspec
 
 from libs.contracts import PolicyRelease
+from libs.contracts.release_chain import Chain, fold
 from libs.errors import StopError
 from libs.learning.checkpoint import write_file_atomically
-from libs.learning.releases import Chain, fold
 
 # How many batches and feedback ids are remembered to recognise repeats: far more than a topic can redeliver.
 _KEEP_BATCHES = 2_000

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
+from libs.contracts.release_chain import Chain, fold
 from libs.learning.offline import read_batches
-from libs.learning.releases import Chain, fold
 from libs.streams.types import StreamRecord
 from services.trainer.decode import chat_messages, train_sample
 from services.trainer.handler import TrainerHandler

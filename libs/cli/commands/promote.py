@@ -13,7 +13,7 @@ import click
 @click.argument("release_id")
 def command(scenario: str, release_id: str) -> None:
     from libs.cli.chains import chain_of, events, send
-    from libs.learning.releases import promote
+    from libs.contracts.release_chain import promote
 
     event = promote(chain_of(scenario, asyncio.run(events())), release_id, time.time())
     send(event)

@@ -13,7 +13,7 @@ import click
 @click.argument("release_id", required=False)
 def command(scenario: str, release_id: str | None) -> None:
     from libs.cli.chains import chain_of, events, send
-    from libs.learning.releases import rollback
+    from libs.contracts.release_chain import rollback
 
     event = rollback(chain_of(scenario, asyncio.run(events())), release_id, time.time())
     send(event)

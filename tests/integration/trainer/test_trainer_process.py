@@ -15,7 +15,7 @@ import pytest
 from deploy.local.process import Process, free_port, spawn
 from deploy.local.stack import ROOT
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
-from libs.learning.releases import Chain, fold, rollback
+from libs.contracts.release_chain import Chain, fold, rollback
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
 from libs.streams.kafka import KafkaProducer

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.streams.types import StreamRecord
-from services.batcher.groups import Closed, Groups, Waiting, staleness
+from services.batcher.groups import Closed, Groups, Waiting
 from services.batcher.handler import sample_of
 from tests.judged import EXAMPLE, judged
 
@@ -89,14 +89,6 @@ def test_a_waiting_feedback_is_known() -> None:
     assert groups.holds("a", "f1") is waiting.record
     assert groups.holds("b", "f1") is None
     assert groups.holds("a", "f2") is None
-
-
-def test_staleness_counts_releases_and_says_nothing_of_other_engines_ids() -> None:
-    assert staleness("homework@00003-0badc0de", 7) == 4
-    assert staleness("base", 2) == 2
-    assert staleness("homework@00003-0badc0de", 1) == -2
-    assert staleness("v1-by-another-engine", 9) is None
-    assert staleness("", 9) is None
 
 
 @given(

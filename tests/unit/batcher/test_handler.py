@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from libs.contracts import PolicyRelease, Tombstone, TrainingBatch, decode, encode
+from libs.contracts import BASE_RELEASE, PolicyRelease, Tombstone, TrainingBatch, decode, encode
 from libs.errors import ContractError, RetryError
 from libs.streams.forgotten import Forgotten
 from libs.streams.types import Done, Held, StreamRecord
@@ -17,6 +18,8 @@ from services.batcher.handler import BatchHandler, batch_id_of
 from services.batcher.releases import Serving
 from services.batcher.seen import MemorySeen
 from tests.judged import EXAMPLES, judged, record_of
+
+RELEASED = decode((EXAMPLES / "policy.releases/v1/released.json").read_bytes(), PolicyRelease)
 
 
 class World:
@@ -114,28 +117,53 @@ async def test_a_turn_waits_no_longer_than_the_age_allows() -> None:
 )
 async def test_what_cannot_train_is_counted_by_reason(changes: dict[str, Any], reason: str) -> None:
     world = World(batcher_batch_size=1, batcher_max_staleness=2)
-    release(world, number=4)
+    releases(world, 4)
     before = dropped("homework", reason)
     _, done = await world.give("f1", **changes)
     assert done == Done()
     assert dropped("homework", reason) == before + 1
 
 
-def release(world: World, number: int, scenario: str = "homework") -> None:
-    event = decode((EXAMPLES / "policy.releases/v1/released.json").read_bytes(), PolicyRelease)
-    text = encode(event).replace(event.serving.encode(), f"{scenario}@{number:05d}-0badc0de".encode())
-    world.serving.apply(StreamRecord("policy.releases", 0, number, None, text.replace(b"homework", scenario.encode())))
+def release(world: World, number: int, scenario: str = "homework", event: Any = "released", parent: int = -1) -> None:
+    """Tell the batcher of candidate `number`, by default made from the one before it and serving now."""
+    name = [BASE_RELEASE, *(f"{scenario}@{n:05d}-0badc0de" for n in range(1, number + 1))]
+    before = name[number - 1 if parent < 0 else parent]
+    made = msgspec.structs.replace(
+        RELEASED, event=event, release_id=name[number], parent_id=before, scenario=scenario, number=number,
+        serving=name[number] if event == "released" else before,
+    )  # fmt: skip
+    world.serving.apply(StreamRecord("policy.releases", 0, number, None, encode(made)))
+
+
+def releases(world: World, last: int) -> None:
+    for number in range(1, last + 1):
+        release(world, number)
 
 
 async def test_staleness_counts_per_scenario_and_the_bound_itself_is_fresh() -> None:
     world = World(batcher_batch_size=1, batcher_max_staleness=2)
-    release(world, number=3)
+    releases(world, 3)
     _, at_the_bound = await world.give("f1", release_id="homework@00001-0badc0de")
     assert ids(batch_of(at_the_bound)) == ["f1"]
     _, other = await world.give("f2", "other", release_id="base")
     assert ids(batch_of(other)) == ["f2"]
-    _, unknown = await world.give("f3", release_id="a-vllm-model")
-    assert ids(batch_of(unknown)) == ["f3"]
+    _, unknown = await world.give("f3", release_id="homework@00009-0badc0de")
+    assert ids(batch_of(unknown)) == ["f3"], "no ancestor of the serving one: the trainer has the last word"
+
+
+async def test_a_release_that_the_gate_held_back_ages_nothing() -> None:
+    world = World(batcher_batch_size=1, batcher_max_staleness=2)
+    release(world, 1)
+    for number in range(2, 7):
+        release(world, number, event="held", parent=1)
+    release(world, 7, parent=1)
+    for n, served in enumerate(["homework@00001-0badc0de", BASE_RELEASE]):
+        _, done = await world.give(f"f{n}", release_id=served)
+        assert ids(batch_of(done)) == [f"f{n}"]
+    releases(world, 8)
+    before = dropped("homework", "stale")
+    _, done = await world.give("f9", release_id=BASE_RELEASE)
+    assert (done, dropped("homework", "stale")) == (Done(), before + 1)
 
 
 async def test_a_turn_that_becomes_stale_while_it_waits_is_dropped_and_completed() -> None:
@@ -143,7 +171,7 @@ async def test_a_turn_that_becomes_stale_while_it_waits_is_dropped_and_completed
     stale, _ = await world.give("f1", release_id="base")
     await world.give("f2", release_id="homework@00003-0badc0de")
     before = dropped("homework", "stale")
-    release(world, number=3)
+    releases(world, 3)
     (done,) = await world.handler.tick()
     assert done == Done(completes=(stale,))
     assert dropped("homework", "stale") == before + 1

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from experiments.homework import report
 from experiments.homework.sessions import SessionResult, Shape
-from experiments.homework.watch import Facts
-from libs.contracts import ExchangeClassified, PolicyRelease, TrainingBatch, TurnMatched, encode
+from experiments.homework.watch import MAX_STALENESS, Facts
+from libs.contracts import ExchangeClassified, PolicyRelease, TrainingBatch, TurnMatched, decode, encode
+from tests.judged import EXAMPLES, judged
 
 SCENARIO = "s"
 
@@ -127,3 +130,16 @@ def test_an_interrupted_run_claims_nothing() -> None:
     )  # fmt: skip
     assert made["adapted"] is None and made["match_rate"] is None
     assert "stopped" in report.verdict(made)
+
+
+def test_feedback_too_old_for_any_batch_is_told_and_not_waited_for() -> None:
+    facts = Facts("homework")
+    facts.add("turns.judged", encode(judged("f1", release_id="base")))
+    assert (facts.waiting, facts.stale) == (1, 0)
+    made = decode((EXAMPLES / "policy.releases/v1/released.json").read_bytes(), PolicyRelease)
+    for n in range(1, MAX_STALENESS + 2):
+        own, parent = (f"homework@{i:05d}-0badc0de" if i else "base" for i in (n, n - 1))
+        event = structs.replace(made, release_id=own, serving=own, parent_id=parent, number=n, batch_id=f"b{n}")
+        facts.add("policy.releases", encode(event))
+    assert (facts.waiting, facts.stale) == (0, 1)
+    assert summary(facts, [result(1, True)], 0.2, 0.9)["turns_too_old_to_train"] == 1

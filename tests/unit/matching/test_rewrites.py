@@ -185,6 +185,21 @@ def test_an_unknown_newest_reply_is_not_passed_over() -> None:
     assert (w.turn(name), w.line(name).reason) == (None, "reply_not_served")
 
 
+def test_a_short_reply_that_was_served_before_is_no_filler_of_the_client() -> None:
+    """Its words come again as a reply that is read late: the reply above it is not taken for the answered one."""
+    w = World()
+    done, no = "Done.", user("No, stop using lists.")
+    w.exchange([ASK], PLAN)
+    w.exchange([ASK, said(PLAN), no], done)
+    third = w.exchange([said(PLAN), no, said(done), no], FILES)
+    fourth = w.exchange([said(done), no, said(FILES), no], done, match=False)
+    fifth = w.exchange([said(FILES), no, said(done), no], SHORT)
+    assert w.turn(fifth) is None
+    w.match(w.records[3])
+    assert {a for a, b in w.bindings() if b == fifth} <= {fourth}
+    assert w.turn(fourth) == third
+
+
 def test_a_trailing_context_block_that_moves_to_the_end() -> None:
     w = World()
     context = user("Open files right now:\nREADME.md with three lines\nsrc/main.py with one line")

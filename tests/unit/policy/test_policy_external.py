@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from libs.contracts import Adapter
-from libs.learning.releases import Chain
+from libs.contracts.release_chain import Chain
 from services.policy.external.engines import ENGINES
 from services.policy.external.proxy import Proxy
 from services.policy.external.releases import ExternalRelease, ExternalReleases

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from libs.contracts import Adapter, PolicyRelease
+from libs.contracts.release_chain import Chain, fold
 from libs.learning.engine.decoder import Decoder
 from libs.learning.engine.sequence import Release
 from libs.learning.engine.weights import load_weights
-from libs.learning.releases import Chain, fold
 from libs.telemetry import metrics
 from services.policy.scenarios import Held, Scenarios
 from services.policy.server import load_weights_of

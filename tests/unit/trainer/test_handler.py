@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from libs.contracts import Adapter, DeadLetter, PolicyRelease, Tombstone, TrainingBatch, decode, encode
+from libs.contracts.release_chain import Chain, fold, promote, rollback
 from libs.errors import RetryError
 from libs.learning.checkpoint import base_digest, digest, load_release
 from libs.learning.model import ModelConfig, load_policy
 from libs.learning.objective import ObjectiveConfig
-from libs.learning.releases import Chain, fold, promote, rollback
 from libs.learning.update import StepConfig
 from libs.streams.forgotten import Forgotten
 from libs.streams.types import Done, StreamRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from libs.contracts import Adapter, PolicyRelease
+from libs.contracts.release_chain import Chain, fold, promote, rollback
 from libs.errors import DeadLetterError
-from libs.learning.releases import Chain, fold, promote, rollback
 
 
 def event(kind: str, number: int, parent: str, *, serving: str | None = None, step: int = 0) -> PolicyRelease:
