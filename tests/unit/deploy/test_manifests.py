@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pydantic
 import pytest
 import yaml
 
@@ -23,7 +25,8 @@ ROOT = Path(__file__).parents[3]
 SERVICES = ("gateway", "matcher", "judge", "batcher", "trainer", "policy", "monitor")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OPERATORS = {"ScaledObject", "ServiceMonitor", "PrometheusRule", "KafkaTopic"}
-# Strimzi's v1beta2 KafkaTopic, the part that its API reference gives for `spec`.
+# Strimzi's v1beta2 KafkaTopic: names, types and bounds of `spec` as in its CRD (strimzi-kafka-operator, Apache-2.0,
+# packaging/install/cluster-operator/043-Crd-kafkatopic.yaml), which the topic operator wants a cluster label with.
 KAFKA_TOPIC = {
     "type": "object",
     "required": ["apiVersion", "kind", "metadata", "spec"],
@@ -148,22 +151,83 @@ def test_kubernetes_accepts_every_resource(overlay: str) -> None:
             kubernetes_validate.validate(document, "1.31", strict=True)
 
 
-@needs_kubectl
-def test_the_operators_accept_theirs() -> None:
+def accept(document: dict[str, Any]) -> None:
+    """Raise ValidationError or AssertionError unless the operator's CRD takes the resource as it is."""
     from cloudcoil.models.keda.v1alpha1 import ScaledObject
     from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
 
+    if document["kind"] == "KafkaTopic":
+        jsonschema.validate(document, KAFKA_TOPIC)
+        return
     kinds = {"ScaledObject": ScaledObject, "PrometheusRule": PrometheusRule, "ServiceMonitor": ServiceMonitor}
-    seen = set()
-    for document in of("production", *OPERATORS):
-        seen.add(document["kind"])
-        if document["kind"] == "KafkaTopic":
-            jsonschema.validate(document, KAFKA_TOPIC)
-            continue
-        model = kinds[document["kind"]].model_validate(document)
-        kept = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        assert kept["spec"] == document["spec"], f"{document['kind']} has fields that its schema does not know"
-    assert seen == OPERATORS
+    model = kinds[document["kind"]].model_validate(document)
+    kept = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert kept["spec"] == document["spec"], f"{document['kind']} has fields or types that its schema does not know"
+
+
+@needs_kubectl
+def test_the_operators_accept_theirs() -> None:
+    documents = of("production", *OPERATORS)
+    for document in documents:
+        accept(document)
+    assert {document["kind"] for document in documents} == OPERATORS
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("KafkaTopic", "apiVersion", "kafka.strimzi.io/v2"),
+        ("KafkaTopic", "metadata.labels", {}),
+        ("KafkaTopic", "spec.partition", 3),
+        ("KafkaTopic", "spec.partitions", 0),
+        ("KafkaTopic", "spec.replicas", "3"),
+        ("KafkaTopic", "spec.replicas", 40_000),
+        ("KafkaTopic", "spec.config", []),
+        ("ScaledObject", "apiVersion", "keda.sh/v1"),
+        ("ScaledObject", "spec.maxReplicas", 24),
+        ("ScaledObject", "spec.maxReplicaCount", "24"),
+        ("ScaledObject", "spec.scaleTargetRef.name", None),
+        ("ScaledObject", "spec.triggers.0.metadata.lagThreshold", 500),
+        ("ScaledObject", "spec.triggers.0.type", None),
+        ("ScaledObject", "spec.advanced.horizontalPodAutoscalerConfig.behaviour", {}),
+        ("ServiceMonitor", "apiVersion", "monitoring.coreos.com/v2"),
+        ("ServiceMonitor", "spec.selector", None),
+        ("ServiceMonitor", "spec.endpoints.0.interval", "10 seconds"),
+        ("ServiceMonitor", "spec.endpoints.0.port", 8080),
+        ("ServiceMonitor", "spec.endpoints.0.timeout", "8s"),
+        ("PrometheusRule", "spec.groups.0.name", None),
+        ("PrometheusRule", "spec.groups.0.rules.0.expr", None),
+        ("PrometheusRule", "spec.groups.0.rules.0.for", "ten minutes"),
+        ("PrometheusRule", "spec.groups.0.rules.0.severity", "critical"),
+        ("PrometheusRule", "spec.groups.0.rules.0.labels.level", 1),
+    ],
+)
+def test_the_operators_refuse_a_wrong_field(kind: str, path: str, value: Any) -> None:
+    """None takes the field away."""
+    document = copy.deepcopy(of("production", kind)[0])
+    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    holder: Any = document
+    for part in way:
+        holder = holder[part]
+    if value is None:
+        del holder[last]
+    else:
+        holder[last] = value
+    with pytest.raises((jsonschema.ValidationError, pydantic.ValidationError, AssertionError)):
+        accept(document)
+
+
+@needs_kubectl
+def test_the_lag_trigger_has_the_names_that_kedas_kafka_scaler_reads() -> None:
+    """The CRD leaves a trigger's metadata open; these are the scaler's, as KEDA documents it (2.13)."""
+    known = {"bootstrapServers", "consumerGroup", "topic", "lagThreshold", "activationLagThreshold"}
+    known |= {"offsetResetPolicy", "allowIdleConsumers", "scaleToZeroOnInvalidOffset", "version", "partitionLimitation"}
+    known |= {"limitToPartitionsWithLag", "excludePersistentLag", "ensureEvenDistributionOfPartitions", "sasl", "tls"}
+    for document in of("production", "ScaledObject"):
+        for trigger in document["spec"]["triggers"]:
+            assert trigger["type"] == "kafka" and set(trigger["metadata"]) <= known
+            assert trigger["metadata"]["offsetResetPolicy"] in ("earliest", "latest")
 
 
 @needs_kubectl
