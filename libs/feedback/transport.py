@@ -38,14 +38,21 @@ class HttpTransport:
         try:
             async with asyncio.timeout(timeout_seconds):
                 async with self._session.post(self._url, data=body, headers=self._headers) as response:
-                    read = await response.content.read(-1) if response.content_length is None else await response.read()
-                    if len(read) > _MAX_BODY_BYTES:
-                        raise TransportFailure("too_large", f"{len(read)} bytes")
-                    return response.status, read
+                    return response.status, await _bounded(response)
         except TimeoutError as error:
             raise TransportFailure("timeout", f"no answer within {timeout_seconds} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise TransportFailure("connection", f"{type(error).__name__}: {error}") from error
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """The body; an endless one is given up at the bound, not when the memory or the time is used up."""
+    read = bytearray()
+    async for chunk in response.content.iter_any():
+        read += chunk
+        if len(read) > _MAX_BODY_BYTES:
+            raise TransportFailure("too_large", f"more than {_MAX_BODY_BYTES} bytes")
+    return bytes(read)
 
 
 @asynccontextmanager

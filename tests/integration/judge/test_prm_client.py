@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from libs.contracts import Message
 from libs.feedback.judge import Question
@@ -84,6 +85,24 @@ async def test_a_server_that_does_not_answer_is_a_timeout(server: PrmServer, jud
     server.fault = lambda number: "hang"
     ballot = await judge.vote(REJECTED, 0)
     assert (ballot.abstained, ballot.outage) == ("timeout", True)
+
+
+async def test_an_answer_without_end_is_given_up_at_a_bound() -> None:
+    sent = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 65_536)
+            sent += 65_536
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", endless)
+    async with TestServer(app) as server, open_transport(str(server.make_url("/v1")), "", max_connections=1) as one:
+        ballot = await PrmJudge(one, "prm", call_timeout_seconds=60.0).vote(REJECTED, 0)
+    assert (ballot.abstained, sent < 64 * 2**20) == ("too_large", True)
 
 
 async def test_a_server_that_is_not_there() -> None:
