@@ -27,6 +27,9 @@ log = get_logger("gateway.publisher")
 
 _BATCH_RECORDS = 500
 _BATCH_BYTES = 4 * 1024 * 1024
+# Of a partition one batch is on its way at a time, and each takes a dozen turns of the loop: on a saturated loop the
+# batch's size is what bounds the rate. A quiet gateway never fills one.
+_PRODUCER_BATCH_BYTES = 1024 * 1024
 _SEND_SECONDS = 100.0  # more than two of the client's own request time-outs: it answers late, or not at all
 _FRESH_AFTER = 3  # failures in a row
 _BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -47,7 +50,7 @@ def kafka_producer(settings: ServiceSettings) -> AIOKafkaProducer:
         acks="all",
         enable_idempotence=settings.kafka_idempotent_producer,
         linger_ms=5,
-        max_batch_size=131_072,
+        max_batch_size=min(_PRODUCER_BATCH_BYTES, settings.kafka_max_request_size),
         max_request_size=settings.kafka_max_request_size,
         compression_type="zstd",
     )

@@ -180,7 +180,12 @@ async def measure(args: argparse.Namespace, home: Path, started: list[Process]) 
         medians = {url: statistics.median(values) for url, values in bytes_first.items()}
         figures["stream_first_byte_added_ms_p50"] = medians[through] - medians[upstream]
         figures["direct_per_second"] = await throughput(session, upstream, args.seconds / 2)
+        before = await counted(session, ports[1], "clawback_gateway_published_total")
+        served_before = await counted(session, ports[1], "clawback_gateway_exchanges_total")
         figures["gateway_per_second"] = await throughput(session, through, args.seconds / 2)
+        sent = await counted(session, ports[1], "clawback_gateway_published_total") - before
+        served = await counted(session, ports[1], "clawback_gateway_exchanges_total") - served_before
+        figures["published_over_recorded_saturated"] = sent / served  # the rest waits in the spool
         if args.requests:
             figures |= await memory(session, through, gateway.pid, args.requests)
             figures["memory_requests"] = args.requests
@@ -192,8 +197,7 @@ async def measure(args: argparse.Namespace, home: Path, started: list[Process]) 
             figures["litellm_per_second"] = await throughput(session, other, args.seconds / 2)
             ratio = figures["gateway_per_second"] / figures["litellm_per_second"]
             figures["gateway_throughput_over_litellm"] = ratio
-        async with session.get(f"http://127.0.0.1:{ports[1]}/metrics") as response:
-            figures["records_dropped"] = dropped(await response.text())
+        figures["records_dropped"] = await counted(session, ports[1], "clawback_gateway_dropped_total")
     return figures
 
 
@@ -208,10 +212,11 @@ def redaction() -> float:
     return (time.perf_counter() - began) / rounds * 1e6
 
 
-def dropped(metrics: str) -> float:
-    """Exchanges served but not kept, by the gateway's own count."""
-    lines = [line for line in metrics.splitlines() if line.startswith("clawback_gateway_dropped_total")]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
+async def counted(session: aiohttp.ClientSession, port: int, metric: str) -> float:
+    """A counter of the gateway, summed over its labels."""
+    async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(metric))
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What the two OpenAI APIs with `choices` share: the top-level fields, the choices by index, and when all have ended."""
+"""What the two OpenAI APIs with `choices` share: top-level fields, choices by index, and when all of them have ended."""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""How each real agent is pointed at the gateway and asked its two questions. docs/agents.md shows the same lines."""
+"""How each real agent is pointed at the gateway, by the very lines of docs/agents.md, and asked its two questions."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "agents.md"
 FIRST = "What does notes.txt say? Use the shell."
 SECOND = "No, shorter please."
 KEY = "sk-canary-Zq8Rt5Wm2Xv9Lk4Pj7Hd3"  # the agent's credential; must show up nowhere
@@ -16,89 +19,83 @@ KEY = "sk-canary-Zq8Rt5Wm2Xv9Lk4Pj7Hd3"  # the agent's credential; must show up 
 Env = dict[str, str]
 
 
+Words = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Agent:
-    """`configure` writes what the agent reads under its home; the two commands ask and then correct."""
+    """`connect` takes the agent's lines out of docs/agents.md; `unattended` is what a run without a person needs."""
 
     name: str
+    title: str  # its heading in docs/agents.md
     binary: str  # under CLAWBACK_AGENTS_DIR
-    configure: Callable[[Path, str], Env]
-    ask: tuple[str, ...]
-    correct: tuple[str, ...]
+    connect: Callable[[Path, str], tuple[Env, Words]]
+    ask: Words
+    correct: Words
     hint: str | None  # the header or body field that names its session
     path: str
+    unattended: tuple[tuple[str, str], ...] = ()
+
+    def configured(self, home: Path, url: str) -> tuple[Env, Words]:
+        """Environment, and arguments that come before the question's own, exactly as the document says."""
+        env, words = self.connect(home, documented(self.title, url))
+        return {**env, **dict(self.unattended)}, words
 
 
-def _claude(home: Path, url: str) -> Env:
-    return {
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": KEY,
-        "IS_SANDBOX": "1",
-        "DISABLE_TELEMETRY": "1",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    }
+def documented(title: str, url: str) -> str:
+    """The first code block under a heading of docs/agents.md, its placeholders filled in."""
+    section = DOCUMENT.read_text(encoding="utf-8").split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+    block = section.split("```\n", 2)[1]
+    for placeholder, value in (("GATEWAY", url), ("KEY", KEY), ("MODEL", "scripted")):
+        block = re.sub(rf"\b{placeholder}\b", value, block)
+    return block
 
 
-def _codex(home: Path, url: str) -> Env:
-    config = home / ".codex"
-    config.mkdir()
-    (config / "config.toml").write_text(
-        'model = "scripted"\nmodel_provider = "clawback"\n[model_providers.clawback]\nname = "clawback"\n'
-        f'base_url = "{url}/v1"\nenv_key = "CLAWBACK_KEY"\nwire_api = "responses"\n'
-    )
-    return {"CODEX_HOME": str(config), "CLAWBACK_KEY": KEY}
+def _shell(_home: Path, block: str) -> tuple[Env, Words]:
+    """`export` lines, and the arguments of the command if the block has one."""
+    env, words = {}, []
+    for line in block.splitlines():
+        first, *rest = shlex.split(line)
+        if first == "export":
+            env.update(word.split("=", 1) for word in rest)
+        else:
+            words += rest
+    return env, tuple(words)
 
 
-def _opencode(home: Path, url: str) -> Env:
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "clawback",
-        "options": {"baseURL": f"{url}/v1", "apiKey": KEY},
-        "models": {"scripted": {"name": "scripted", "tool_call": True}},
-    }
-    config = {
-        "autoupdate": False,
-        "share": "disabled",
-        "model": "clawback/scripted",
-        "small_model": "clawback/scripted",
-        "provider": {"clawback": provider},
-        "permission": {"*": "allow"},
-    }
-    return {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}
+def _opencode(_home: Path, block: str) -> tuple[Env, Words]:
+    unattended = {"autoupdate": False, "share": "disabled", "permission": {"*": "allow"}}
+    return {"OPENCODE_CONFIG_CONTENT": json.dumps({**json.loads(block), **unattended})}, ()
 
 
-def _qwen(home: Path, url: str) -> Env:
-    return {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": KEY, "OPENAI_MODEL": "scripted"}
-
-
-def _hermes(home: Path, url: str) -> Env:
-    config = home / ".hermes"
-    config.mkdir()
-    (config / "config.yaml").write_text(
-        f"model:\n  default: scripted\n  provider: custom\n  base_url: {url}/v1\n  api_key: {KEY}\n"
-    )
-    return {"HERMES_HOME": str(config)}
+def _hermes(home: Path, block: str) -> tuple[Env, Words]:
+    (home / ".hermes").mkdir(exist_ok=True)
+    (home / ".hermes" / "config.yaml").write_text(block)
+    return {}, ()
 
 
 _NPM = "npm/node_modules/.bin/"
 _CODEX = ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
-_QWEN = ("--auth-type", "openai", "--yolo")
 _HERMES = ("chat", "-Q", "--yolo")
+_CLAUDE = (("IS_SANDBOX", "1"), ("DISABLE_TELEMETRY", "1"), ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"))
 
 AGENTS = (
     Agent(
         name="claude-code",
+        title="Claude Code",
         binary=_NPM + "claude",
-        configure=_claude,
+        connect=_shell,
         ask=("-p", FIRST, "--dangerously-skip-permissions"),
         correct=("-p", "--continue", SECOND, "--dangerously-skip-permissions"),
         hint="x-claude-code-session-id",
         path="/v1/messages",
+        unattended=_CLAUDE,
     ),
     Agent(
         name="codex",
+        title="Codex",
         binary=_NPM + "codex",
-        configure=_codex,
+        connect=_shell,
         ask=(*_CODEX, FIRST),
         correct=(*_CODEX, "resume", "--last", SECOND),
         hint="session-id",
@@ -106,8 +103,9 @@ AGENTS = (
     ),
     Agent(
         name="opencode",
+        title="opencode",
         binary=_NPM + "opencode",
-        configure=_opencode,
+        connect=_opencode,
         ask=("run", FIRST),
         correct=("run", "--continue", SECOND),
         hint="x-session-id",
@@ -115,17 +113,19 @@ AGENTS = (
     ),
     Agent(
         name="qwen-code",
+        title="Qwen Code",
         binary=_NPM + "qwen",
-        configure=_qwen,
-        ask=(*_QWEN, "-p", FIRST),
-        correct=(*_QWEN, "--continue", "-p", SECOND),
+        connect=_shell,
+        ask=("--yolo", "-p", FIRST),
+        correct=("--yolo", "--continue", "-p", SECOND),
         hint=None,
         path="/v1/chat/completions",
     ),
     Agent(
         name="hermes",
+        title="Hermes",
         binary="venv/hermes/bin/hermes",
-        configure=_hermes,
+        connect=_hermes,
         ask=(*_HERMES, "-q", FIRST),
         correct=(*_HERMES, "--continue", "-q", SECOND),
         hint=None,

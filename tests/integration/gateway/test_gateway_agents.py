@@ -38,10 +38,11 @@ async def test_agent_works_unchanged(agent: agents.Agent, tmp_path: Path) -> Non
         Upstream(scripted.answer).running() as upstream,
         gateway(upstream.url, spool, gateway_capture="none", gateway_upstream_api_key="upstream-own-key") as served,
     ):
-        env = {"HOME": str(home), **agent.configure(home, served.url)}
-        binary = str(where / agent.binary)
-        first = await agents.run([binary, *agent.ask], env, project)
-        second = await agents.run([binary, *agent.correct], env, project)
+        documented, words = agent.configured(home, served.url)
+        env = {"HOME": str(home), **documented}
+        command = [str(where / agent.binary), *words]
+        first = await agents.run([*command, *agent.ask], env, project)
+        second = await agents.run([*command, *agent.correct], env, project)
         records = await served.records()
     assert "heron" in first, first[-2000:]
     assert "Short: deploy on Friday." in second, second[-2000:]
@@ -92,6 +93,9 @@ def _write_transcript(path: Path, agent: agents.Agent, records: list[TrafficRaw]
         reply = parse_response(record).reply
         lines += ["", f"reply: {_short(_said(reply)) if reply else 'none'}", ""]
     text = "\n".join(lines).replace(secret_path, "~")
+    # What differs from run to run.
+    text = re.sub(r"Chunk ID: [0-9a-f]+", "Chunk ID: <id>", text)
+    text = re.sub(r"Process Group PGID: [0-9]+", "Process Group PGID: <pid>", text)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "<id>", re.sub(r"/tmp/[^\s`]*", "<dir>", text))
     path.write_text(text, encoding="utf-8")
 

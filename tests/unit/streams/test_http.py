@@ -12,6 +12,7 @@ from aiohttp import web
 from libs.errors import ConfigError, RetryError
 from libs.streams import http
 from libs.streams.config import ServiceSettings
+from libs.telemetry import metrics  # noqa: F401  (what /metrics shows)
 
 
 async def fetch(url: str, accept: str = "") -> tuple[int, str, str]:
