@@ -51,16 +51,21 @@ class Upstreams:
         return tuple(t.key for t in (*self._targets.values(), self._default) if t.key)
 
     async def start(self) -> None:
-        ca = self._settings.gateway_upstream_ca_file
+        """Raises ConfigError when the upstream's CA cannot be read."""
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, ssl=ssl.create_default_context(cafile=ca) if ca else True, ttl_dns_cache=60
-            ),
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._trusted(), ttl_dns_cache=60),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             read_bufsize=256 * 1024,
         )
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        ca = self._settings.gateway_upstream_ca_file
+        try:
+            return ssl.create_default_context(cafile=ca) if ca else True
+        except OSError as error:
+            raise ConfigError(f"CLAWBACK_GATEWAY_UPSTREAM_CA_FILE: cannot read {ca}: {error}") from error
 
     async def stop(self) -> None:
         if self._session:

@@ -173,11 +173,23 @@ async def _drive(tmp_path: Path, env: dict[str, str]) -> list[bytes]:
                 async with session.post(url + path, json=requests()[0], headers=wrong) as response:
                     assert response.status == 401
                     got += [await response.read(), str(response.headers).encode()]
+            got.append(await _unreadable(url))
             async with session.get(f"{url}/metrics") as response:
                 got.append(await response.read())
             child.terminate()
             assert await asyncio.to_thread(child.wait, 30) == 0
     return got
+
+
+async def _unreadable(url: str) -> bytes:
+    """The answer to a request that the HTTP parser refuses because of a byte beside the token."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {CLIENT_TOKEN}\0\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    assert b"malformed_request" in answer
+    return answer
 
 
 def _files(directory: Path) -> dict[str, bytes]:

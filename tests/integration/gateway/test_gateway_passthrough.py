@@ -27,6 +27,29 @@ COMMENTED = (
     + sse({"id": "c", "choices": []}, chat_chunk("llo", "stop"), {"id": "c", "choices": [], "usage": {"total": 3}})
 )
 CRLF = COMMENTED.replace(b"\n", b"\r\n")
+ANTHROPIC = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","role":"assistant","content":[]}}\n\n'
+    b'event: ping\ndata: {"type": "ping"}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"tool_use",'
+    b'"id":"t","name":"ls","input":{}}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta",'
+    b'"partial_json":"{\\"a\\": \\u00e9"}}\n\n'
+    b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"busy"}}\n\n'
+)
+RESPONSES = (
+    b'event: response.created\ndata: {"type":"response.created","sequence_number":0,"response":{"id":"r"}}\n\n'
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"H\\u00e9","x":[ ]}\n\n'
+    b'event: response.completed\ndata: {"type":"response.completed","response":{"id":"r","output":[]}}\n\n'
+)
+CHOICES = sse(
+    {"id": "c", "choices": [{"index": 1, "delta": {"content": "b"}, "logprobs": {"content": [{"token": "b"}]}}]},
+    {
+        "id": "c",
+        "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "t", "function": {"name": "f"}}]}}],
+    },
+    {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+    {"id": "c", "choices": [{"index": 1, "delta": {}, "finish_reason": "stop"}]},
+)
 BIG = json.dumps({"blob": "x" * 3_000_000}).encode()
 
 # name: (path, status, headers, body)
@@ -50,6 +73,10 @@ STREAMS: dict[str, tuple[str, dict[str, str], bytes]] = {
     "no done": ("/v1/chat/completions", {}, sse(chat_chunk("a", "stop"), done=False)),
     "content in the last chunk": ("/v1/chat/completions", {}, sse(chat_chunk("all of it", "stop"))),
     "gzip": ("/v1/chat/completions", {"Content-Encoding": "gzip"}, gzip.compress(COMMENTED, mtime=0)),
+    "messages": ("/v1/messages", LIMITS, ANTHROPIC),
+    "responses": ("/v1/responses", LIMITS, RESPONSES),
+    "completions": ("/v1/completions", {}, sse({"id": "c", "choices": [{"index": 0, "text": "a"}]})),
+    "several choices and logprobs": ("/v1/chat/completions", {}, CHOICES),
     "unknown route": ("/v1/threads/runs", {}, b"event: thread.run\ndata: {}\n\n"),
 }
 
@@ -210,3 +237,20 @@ async def test_a_base_url_without_v1_reaches_the_same_routes(ends: tuple[Upstrea
         _, _, _, body = await fetch(session, "POST", f"{through}/chat/completions", json={})
     assert body == ODD
     assert upstream.seen[0].target == "/chat/completions"
+
+
+async def test_a_client_that_asks_before_it_sends_its_body(ends: tuple[Upstream, str, str]) -> None:
+    """`Expect: 100-continue`, as curl sends it with a large body."""
+    upstream, through, _ = ends
+    data = b'{"messages":[],"pad":"' + b"x" * 2_000_000 + b'"}'
+
+    async def answer(_request: web.Request, _body: bytes) -> web.StreamResponse:
+        return web.Response(body=ODD, headers=JSON)
+
+    upstream.answer = answer
+    async with aiohttp.ClientSession() as session:
+        for path in ("/v1/chat/completions", "/v1/embeddings"):
+            async with session.post(through + path, data=data, expect100=True) as response:
+                assert await response.read() == ODD
+    assert [s.body for s in upstream.seen] == [data] * 2
+    assert not any("expect" in s.headers for s in upstream.seen)

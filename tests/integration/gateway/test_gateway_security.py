@@ -152,9 +152,10 @@ async def test_tls_to_the_client_and_to_the_upstream(tmp_path: Path) -> None:
             assert response.status == 502  # the upstream's certificate is not trusted
 
 
-async def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="CLAWBACK_GATEWAY_TLS_CERT_FILE"):
-        async with gateway("http://127.0.0.1:9", tmp_path, gateway_tls_cert_file=str(tmp_path / "none.pem")):
+@pytest.mark.parametrize("setting", ["gateway_tls_cert_file", "gateway_upstream_ca_file"])
+async def test_a_missing_certificate_is_named(setting: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"CLAWBACK_{setting.upper()}"):
+        async with gateway("http://127.0.0.1:9", tmp_path, **{setting: str(tmp_path / "none.pem")}):
             pass
 
 
