@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from aiohttp import web
 from aiokafka import AIOKafkaConsumer
@@ -140,30 +142,39 @@ def spooled(directory: Path) -> list[TrafficRaw]:
 
 @contextlib.contextmanager
 def process(env: dict[str, str], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """`python -m services.gateway` on a free port; yields the process and its URL once it listens."""
+    """`python -m services.gateway` on a free port; yields the process and its URL once it listens.
+
+    All that it prints is in `log` when the block ends.
+    """
     full = {**os.environ, **env, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "services.gateway"]
     with log.open("ab") as out:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "services.gateway"], env=full, stdout=out, stderr=subprocess.PIPE
-        )
+        child = subprocess.Popen(command, env=full, stdout=out, stderr=subprocess.PIPE)
+        assert child.stderr is not None
+        port: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        reader = threading.Thread(target=_follow, args=(child.stderr, out, port), daemon=True)
+        reader.start()
         try:
-            yield child, f"http://127.0.0.1:{_port(child)}"
+            found = port.get(timeout=60)
+            assert found, "the gateway did not start:\n" + log.read_text()
+            yield child, f"http://127.0.0.1:{found}"
         finally:
             if child.poll() is None:
                 child.kill()
             child.wait()
+            reader.join(10)
 
 
-def _port(child: subprocess.Popen[bytes]) -> int:
-    assert child.stderr is not None
-    lines = []
-    for line in child.stderr:
-        lines.append(line.decode())
+def _follow(lines: IO[bytes], log: IO[bytes], port: queue.SimpleQueue[int | None]) -> None:
+    """Copy a process's lines to its log, and tell the port on which it listens, None if it ends before."""
+    for line in lines:
+        log.write(line)
+        log.flush()
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             if event.get("event") == "listening":
-                return int(event["port"])
-    raise AssertionError("the gateway did not start:\n" + "".join(lines))
+                port.put(int(event["port"]))
+    port.put(None)
 
 
 def sse(*events: Any, done: bool = True) -> bytes:
