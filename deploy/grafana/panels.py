@@ -127,6 +127,12 @@ SIGNAL = [
         "cps",
     ),
     Panel(
+        "Hints",
+        "Instructions that would have given the wanted reply",
+        per_second("clawback_judge_hints_total", "scenario", SCENARIO),
+        "cps",
+    ),
+    Panel(
         "Votes",
         "Valid votes and abstentions",
         per_second("clawback_judge_votes_total", "judge, outcome"),

@@ -47,6 +47,7 @@ ANSWER_GAP_SECONDS = Histogram(
 
 # --- judge -------------------------------------------------------------------------------------------------------
 JUDGED = Counter("clawback_judged_turns_total", "Judged turns", ["scenario", "verdict", "disposition", "reason"])
+JUDGE_HINTS = Counter("clawback_judge_hints_total", "Hints that judged turns carry to the trainer", ["scenario"])
 JUDGE_VOTES = Counter("clawback_judge_votes_total", "Votes asked for, valid or abstained", ["judge", "outcome"])
 JUDGE_ABSTENTIONS = Counter("clawback_judge_abstentions_total", "Votes without a verdict", ["judge", "reason"])
 JUDGE_UP = Gauge("clawback_judge_up", "1 while the judge's endpoint answers, 0 during an outage")

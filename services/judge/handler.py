@@ -92,6 +92,7 @@ class JudgeHandler:
         metrics.JUDGE_SECONDS.observe(time.perf_counter() - began)
         for j in judged:
             metrics.JUDGED.labels(j.scenario, str(j.verdict), j.disposition, j.reason).inc()
+            metrics.JUDGE_HINTS.labels(j.scenario).inc(len(j.hints))
         return Done(outputs=tuple(_output(j) for j in judged))
 
     async def tick(self) -> None:

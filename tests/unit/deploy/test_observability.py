@@ -94,3 +94,35 @@ def test_promtool_accepts_the_rules_and_their_tests() -> None:
     for args in (["check", "rules", "rules.yaml"], ["test", "rules", "tests.yaml"]):
         done = subprocess.run(["promtool", *args], cwd=RULES.parent, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What docs/operations.md leads an operator to look for -> where it is, and by which labels.
+PROMISED = {
+    "exchanges by class": ("clawback_exchanges_total", {"scenario", "class"}),
+    "exchanges by dialect": ("clawback_window_dialect_exchanges", {"scenario", "dialect"}),
+    "matches by rule": ("clawback_matched_turns_total", {"scenario", "rule"}),
+    "unmatched by reason": ("clawback_window_unmatched_exchanges", {"scenario", "reason"}),
+    "match rate": ("clawback_match_rate_ratio", {"scenario"}),
+    "signal rate": ("clawback_signal_rate_ratio", {"scenario"}),
+    "tagged share": ("clawback_window_share_ratio", {"scenario", "kind"}),
+    "gap between reply and answer": ("clawback_answer_gap_seconds", set()),
+    "the TTL": ("clawback_session_ttl_seconds", set()),
+    "evictions": ("clawback_sessions_closed_total", {"cause"}),
+    "verdicts": ("clawback_judged_turns_total", {"scenario", "verdict", "reason"}),
+    "abstentions by reason": ("clawback_judge_abstentions_total", {"reason"}),
+    "hints": ("clawback_judge_hints_total", {"scenario"}),
+    "batch age": ("clawback_batch_age_seconds", {"scenario"}),
+    "staleness drops": ("clawback_batcher_dropped_total", {"scenario", "reason"}),
+    "step losses, KL, drift": ("clawback_trainer_step_metric", {"scenario", "name"}),
+    "serving release": ("clawback_serving_release_number", {"scenario"}),
+    "stage latency": ("clawback_stage_seconds", {"stage"}),
+    "consumer lag": ("clawback_group_lag_records", {"group", "topic"}),
+    "dead letters": ("clawback_dead_letters_seen_total", {"service", "reason"}),
+    "spool depth": ("clawback_gateway_spool_records", set()),
+}
+
+
+@pytest.mark.parametrize("what", PROMISED)
+def test_what_an_operator_is_promised_is_there(what: str) -> None:
+    name, labels = PROMISED[what]
+    assert labels <= set(declared()[base(name)]._labelnames)

@@ -56,11 +56,13 @@ TURN = matched(Message("user", "no, not like this"))
 
 
 async def test_a_record_in_a_judged_turn_out_keyed_by_scenario() -> None:
+    hints = metrics.JUDGE_HINTS.labels("s")._value.get()
     done = await JudgeHandler(Endpoint(lambda q: REJECTED), Options(), now=lambda: 7.0).handle(record(TURN))
     assert [o.key for o in done.outputs] == ["s"]
     (made,) = judged(done)
     assert (made.turn_id, made.verdict, made.hints, made.judged_at) == ("turn-last", -1, ["Say so."], 7.0)
     assert len(made.votes) == 2
+    assert metrics.JUDGE_HINTS.labels("s")._value.get() == hints + 1
 
 
 async def test_a_record_that_is_none_is_a_dead_letter() -> None:
