@@ -1,4 +1,4 @@
-"""What the two OpenAI APIs with `choices` share: top-level fields, choices by index, and when all of them have ended."""
+"""What the two OpenAI APIs with `choices` share: top-level fields, choices by index, and when all of them are done."""
 
 from __future__ import annotations
 
