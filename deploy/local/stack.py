@@ -121,8 +121,9 @@ def down(home: Path, *, grace_seconds: float = 90.0, on_event: Callable[[str], N
     if stack is None:
         return []
     entries = {**stack.infrastructure, **stack.services}
-    left = {name: process for name, entry in entries.items() if (process := entry.process(name)).alive()}
-    ran = list(left)
+    order = [name for wave in waves(entries) for name in wave]
+    left = {name: process for name in order if (process := entries[name].process(name)).alive()}
+    ran = [name for name in entries if name in left]
 
     def ended(supervisor: Process | None = None) -> bool:
         for name in [name for name, process in left.items() if not process.alive()]:
