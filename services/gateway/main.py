@@ -16,7 +16,8 @@ def main() -> int:
     except ClawbackError as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 1
-    from libs.streams.service import run
+    from libs.streams.service import collect_rarely, run
     from services.gateway.server import serve
 
+    collect_rarely()
     return run("gateway", settings, lambda stop: serve(settings, stop))

@@ -32,6 +32,9 @@ _BATCH_BYTES = 4 * 1024 * 1024
 _PRODUCER_BATCH_BYTES = 1024 * 1024
 _SEND_SECONDS = 100.0  # more than two of the client's own request time-outs: it answers late, or not at all
 _FRESH_AFTER = 3  # failures in a row
+# Records gather this long before they are read and sent: the answers that they belong to go out first, and those that
+# come at the same time share a batch.
+_GATHER_SECONDS = 0.05
 _BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -49,7 +52,6 @@ def kafka_producer(settings: ServiceSettings) -> AIOKafkaProducer:
         **client_options(settings),
         acks="all",
         enable_idempotence=settings.kafka_idempotent_producer,
-        linger_ms=5,
         max_batch_size=min(_PRODUCER_BATCH_BYTES, settings.kafka_max_request_size),
         max_request_size=settings.kafka_max_request_size,
         compression_type="zstd",
@@ -96,6 +98,7 @@ class Publisher:
             if not frames:
                 self._idle.set()
                 await self._grown.wait()
+                await asyncio.sleep(_GATHER_SECONDS)
                 continue
             try:
                 await self._publish(frames)
