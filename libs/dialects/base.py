@@ -17,6 +17,7 @@ from libs.errors import ContractError
 
 ROLES = ("system", "user", "assistant", "tool")
 _ROLE_NAMES = {"developer": "system", "human": "user", "model": "assistant", "ai": "assistant", "function": "tool"}
+_MAPPINGS = (dict, Mapping)  # the check of the abstract type alone costs three times as much
 _MAX_DEPTH = 64  # nesting that no client sends; below it garbage is dropped instead of exhausting the stack
 
 
@@ -100,7 +101,7 @@ def as_object(body: Any, what: str) -> Mapping[str, Any]:
 
 def items(value: Any) -> list[Mapping[str, Any]]:
     """The mappings of a list; anything else is dropped."""
-    return [x for x in value if isinstance(x, Mapping)] if isinstance(value, list | tuple) else []
+    return [x for x in value if isinstance(x, _MAPPINGS)] if isinstance(value, list | tuple) else []
 
 
 def role_of(value: Any, default: str = "user") -> str:

@@ -92,6 +92,8 @@ AGENT_HINTS: tuple[Hint, ...] = (
     _header("x-parent-task-id"),
 )
 
+_SESSION_NAMES = frozenset(h.path[0] for h in SESSION_HINTS)
+_AGENT_NAMES = frozenset(h.path[0] for h in AGENT_HINTS)
 _ALLOWED = frozenset(
     [h.path[0] for h in (*SESSION_HINTS, *AGENT_HINTS) if h.place == "header"]
     + [*RETRY_HEADERS, TURN_TYPE_HEADER, "x-session-done", "user-agent", "originator", "x-app", "x-client-request-id"]
@@ -125,12 +127,12 @@ def tag_of(headers: Mapping[str, str]) -> str | None:
 
 def session_hint(headers: Mapping[str, str], request: Any) -> tuple[str, str] | None:
     """The first session hint present, as (name of the hint, value)."""
-    return _first(SESSION_HINTS, headers, request)
+    return _first(SESSION_HINTS, _SESSION_NAMES, headers, request)
 
 
 def agent_hint(headers: Mapping[str, str], request: Any) -> tuple[str, str] | None:
     """The mark of a sub-agent, as (name of the hint, value)."""
-    return _first(AGENT_HINTS, headers, request)
+    return _first(AGENT_HINTS, _AGENT_NAMES, headers, request)
 
 
 def retry_count(headers: Mapping[str, str]) -> int:
@@ -142,8 +144,12 @@ def retry_count(headers: Mapping[str, str]) -> int:
     return 0
 
 
-def _first(table: tuple[Hint, ...], headers: Mapping[str, str], request: Any) -> tuple[str, str] | None:
+def _first(
+    table: tuple[Hint, ...], names: frozenset[str], headers: Mapping[str, str], request: Any
+) -> tuple[str, str] | None:
     body = request if isinstance(request, Mapping) else {}
+    if names.isdisjoint(headers) and names.isdisjoint(body):  # most requests name nothing
+        return None
     for hint in table:
         source: Mapping[str, Any] = headers if hint.place == "header" else body
         if hint.path[0] not in source:

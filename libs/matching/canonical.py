@@ -28,10 +28,9 @@ SPECIFIC = 24  # characters: a text at least this long is told from others by it
 _FIRST = 200  # characters of a first line that count
 _LINE_MIN = 16  # characters of a line that is worth looking up
 _LINE_SPLIT = re.compile(r"\r\n|\n|\r|\\n|\\r")
-_LABEL = re.compile(
-    r"^(?:<[^<>]{1,60}>)+|(?:</[^<>]{1,30}>)+$|^\W{0,3}(?:assistant|ai|model|user|human|tool)\b[^:\w]{0,3}:\s*",
-    re.IGNORECASE,
-)
+# What a transcript that was written out as text puts around a line: tags or a role name before it, tags behind it.
+_LABEL = re.compile(r"(?:<[^<>]{1,60}>)+|\W{0,3}(?:assistant|ai|model|user|human|tool)\b[^:\w]{0,3}:\s*", re.IGNORECASE)
+_CLOSING = re.compile(r"(?:</[^<>]{1,30}>)+$")
 _LINE_EDGE = " \t\"'`*#>-|_.,:;<>[]{}()/\\"
 
 
@@ -39,6 +38,8 @@ def fold(text: str) -> str:
     """Text without reasoning blocks and noise, white space folded."""
     if "<th" in text or "<reasoning>" in text:
         text = _THOUGHTS.sub(" ", text)
+    if text.isascii() and text.isprintable() and "  " not in text:  # most texts are folded already
+        return text.strip(" ")
     folded = " ".join(text.split())
     if folded.isascii():
         return folded if folded.isprintable() else " ".join(_NOISE.sub("", folded).split())
@@ -77,7 +78,7 @@ def _number(text: str) -> object:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-class Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, eq=False):
     """A message in canonical form. `text` is folded; `calls` are canonical; `first` is the first line of its words."""
 
     role: str
@@ -85,12 +86,15 @@ class Block(msgspec.Struct, frozen=True):
     calls: tuple[str, ...]
     media: tuple[str, ...]
     first: str
+    _key: str = ""
 
     @property
     def key(self) -> str:
         """Digest of all that counts."""
-        media = self.media if not self.text and not self.calls else ()
-        return digest(self.role, self.text, *self.calls, "", *media)
+        if not self._key:
+            media = self.media if not self.text and not self.calls else ()
+            self._key = digest(self.role, self.text, *self.calls, "", *media)
+        return self._key
 
     @property
     def weight(self) -> int:
@@ -143,37 +147,42 @@ def chain(parts: Sequence[Block], wanted: Iterable[int]) -> dict[int, str]:
     at = set(wanted)
     found: dict[int, str] = {}
     running = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    frames: list[str] = []  # ended runs that `running` does not hold yet
     run: list[Block] = []
     for i, part in enumerate(parts):
         if i in at:
-            found[i] = _with(running, run)
+            found[i] = _with(running, frames, run)
         if run and run[0].role != part.role:
-            running.update(_frame(run))
+            frames.append(_frame(run))
             run = []
         run.append(part)
     if len(parts) in at:
-        found[len(parts)] = _with(running, run)
+        found[len(parts)] = _with(running, frames, run)
     return found
 
 
-def _with(running: hashlib.blake2b, run: Sequence[Block]) -> str:
+def _with(running: hashlib.blake2b, frames: list[str], run: Sequence[Block]) -> str:
+    """The digest of all frames and of a run that may go on. Moves the frames into `running`."""
+    running.update("".join(frames).encode("utf-8", "replace"))
+    frames.clear()
     if not run:
         return running.hexdigest()
     copied = running.copy()
-    copied.update(_frame(run))
+    copied.update(_frame(run).encode("utf-8", "replace"))
     return copied.hexdigest()
 
 
-def _frame(run: Sequence[Block]) -> bytes:
-    """A run of messages of one role as bytes that end where the next run begins."""
-    if len(run) == 1 and not run[0].calls and not run[0].media:
-        items = [run[0].role, run[0].text]
-    elif run[0].role == "tool":
+def _frame(run: Sequence[Block]) -> str:
+    """A run of messages of one role as text that ends where the next run begins."""
+    one = run[0]
+    if len(run) == 1 and not one.calls and not one.media:
+        return f"{one.role}{SEPARATOR}{one.text}\x1e"
+    if one.role == "tool":
         items = ["tool", *sorted(b.text or "".join(b.media) for b in run)]
     else:
-        items = [run[0].role, " ".join(b.text for b in run if b.text), *sorted(c for b in run for c in b.calls)]
+        items = [one.role, " ".join(b.text for b in run if b.text), *sorted(c for b in run for c in b.calls)]
         items += [m for b in run for m in b.media]
-    return (SEPARATOR.join(items) + "\x1e").encode("utf-8", "replace")
+    return SEPARATOR.join(items) + "\x1e"
 
 
 def lines(text: str) -> list[str]:
@@ -183,5 +192,12 @@ def lines(text: str) -> list[str]:
     """
     if "<th" in text:
         text = _THOUGHTS.sub("\n", text)
-    found = (_LABEL.sub("", fold(line)).strip(_LINE_EDGE) for line in _LINE_SPLIT.split(text))
+    found = (_unlabelled(fold(line)).strip(_LINE_EDGE) for line in _LINE_SPLIT.split(text))
     return [line[:300] for line in found if len(line) >= _LINE_MIN]
+
+
+def _unlabelled(line: str) -> str:
+    label = _LABEL.match(line)
+    if label:
+        line = line[label.end() :]
+    return _CLOSING.sub("", line) if line.endswith(">") else line

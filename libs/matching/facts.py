@@ -45,11 +45,11 @@ class Keys:
 
     def _local(self, before: Sequence[Block], reply: Block) -> str:
         """The reply, what it answers, and the assistant message before that."""
-        start = next((i for i in range(len(before) - 1, -1, -1) if before[i].role == "assistant"), None)
-        if start is None or start == len(before) - 1:
+        start = _newest_reply(before)
+        if start < 0 or start == len(before) - 1:
             return ""
         between = before[start + 1 :]
-        if sum(b.weight for b in before[start:]) + reply.weight < _TOGETHER:
+        if before[start].weight + sum(b.weight for b in between) + reply.weight < _TOGETHER:
             return ""
         users = [b.first for b in between if b.role == "user"]
         results = sorted(b.text for b in between if b.role == "tool")
@@ -77,6 +77,14 @@ class Keys:
             elif self._session:
                 found.append(self.of("session-reply", self._session, form.key))
         return found
+
+
+def _newest_reply(parts: Sequence[Block]) -> int:
+    """Where the newest assistant message stands; -1 where there is none."""
+    for i in range(len(parts) - 1, -1, -1):
+        if parts[i].role == "assistant":
+            return i
+    return -1
 
 
 def _forms(reply: Block) -> list[Block]:
@@ -147,11 +155,13 @@ def bridge_lines(keys: Keys, parsed: ParsedRequest) -> list[str]:
     Only what stands after the newest real reply counts: after a summary, a reply belongs to a newer turn. A short
     acknowledgement that clients put behind a summary is no real reply. Tool results are never a summary.
     """
-    messages = parsed.messages
-    real = [i for i, m in enumerate(messages) if m.role == "assistant" and (m.tool_calls or len(m.text) > _SHORT_REPLY)]
-    if real:
-        messages = messages[real[-1] + 1 :]
-    return text_lines(keys, (m.text for m in messages if m.role != "tool"))
+    texts: list[str] = []
+    for message in reversed(parsed.messages):
+        if message.role == "assistant" and (message.tool_calls or len(message.text) > _SHORT_REPLY):
+            break
+        if message.role != "tool":
+            texts.append(message.text)
+    return text_lines(keys, reversed(texts))
 
 
 def text_lines(keys: Keys, texts: Iterable[str]) -> list[str]:
@@ -238,8 +248,8 @@ def cut_keys(keys: Keys, parts: Sequence[Block], response: ParsedResponse, outco
 
 def _endings(parts: Sequence[Block]) -> list[str]:
     """Digest of the newest assistant message and what follows it; nothing for an opening, which many share."""
-    start = next((i for i in range(len(parts) - 1, -1, -1) if parts[i].role == "assistant"), None)
-    if start is None:
+    start = _newest_reply(parts)
+    if start < 0:
         return []
     after = [b.first if b.role == "user" else b.text for b in parts[start + 1 :]]
     return [digest(parts[start].key, *after)]

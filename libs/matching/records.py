@@ -178,8 +178,8 @@ def bindings(
             evidence=evidence,
             confidence=0.5,
         )
-    own = light_of_record(plan)
     for one in result.late:
+        own = light_of_record(plan)
         other = msgspec.json.decode(one.answer, type=Answer)
         rule = rule_of(other.tagged, other.session, identity.session, one.level)
         yield msgspec.structs.replace(
