@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
 
 from libs.contracts import ExchangeClassified, TrafficRaw, TurnMatched, encode
 from libs.contracts import exchanges_classified as classified_topic
@@ -60,12 +61,17 @@ class MatchHandler:
         """Nothing is held back."""
 
 
+# Finding the child of a label set costs more than counting in it.
+_matched = lru_cache(maxsize=4096)(metrics.MATCHED_TURNS.labels)
+_exchanges = lru_cache(maxsize=4096)(metrics.EXCHANGES.labels)
+
+
 def _count_binding(binding: TurnMatched) -> None:
-    metrics.MATCHED_TURNS.labels(binding.scenario, binding.rule, binding.evidence).inc()
+    _matched(binding.scenario, binding.rule, binding.evidence).inc()
 
 
 def _count_exchange(one: ExchangeClassified) -> None:
-    metrics.EXCHANGES.labels(one.scenario, one.exchange_class, one.reason).inc()
+    _exchanges(one.scenario, one.exchange_class, one.reason).inc()
     if one.gap_seconds is not None:
         metrics.ANSWER_GAP_SECONDS.observe(max(one.gap_seconds, 0.0))
     if one.expired_sessions:
