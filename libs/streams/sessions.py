@@ -6,6 +6,7 @@ share a hash tag, as Redis Cluster demands; keeping to that is the caller's part
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -38,6 +39,9 @@ class Script:
         object.__setattr__(self, "sha", hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest())
 
 
+Call = tuple[Script, Sequence[str], Sequence[str | bytes | int | float]]  # script, keys, arguments
+
+
 class Scripts(Protocol):
     """What a service needs of its state: run one script atomically."""
 
@@ -48,17 +52,20 @@ class ScriptStore:
     """A pool of Redis connections. Replies are bytes, ints and lists of them."""
 
     def __init__(self, url: str, *, max_connections: int = 32, timeout_seconds: float = 5.0) -> None:
-        self._pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=max_connections,
-            timeout=timeout_seconds,
-            socket_timeout=timeout_seconds,
-            socket_connect_timeout=timeout_seconds,
-            health_check_interval=30,
+        self._timeout_seconds = timeout_seconds
+        options: dict[str, Any] = {
+            "timeout": timeout_seconds,
+            "socket_connect_timeout": timeout_seconds,
+            "health_check_interval": 30,
             # After a restart every pooled connection fails once; scripts are idempotent, so they may run again.
-            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+            "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+        }
+        self._pool = BlockingConnectionPool.from_url(
+            url, max_connections=max_connections, socket_timeout=timeout_seconds, **options
         )
         self.redis: Redis = Redis(connection_pool=self._pool)
+        # The client would set a timer for each reply of a pipeline; `run_all` sets one for all.
+        self._untimed = BlockingConnectionPool.from_url(url, max_connections=2, socket_timeout=None, **options)
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
         """EVALSHA, loading the script when the server does not have it. Raises RetryError, StopError (script fault)."""
@@ -69,6 +76,33 @@ class ScriptStore:
                 return await self.redis.eval(script.source, len(keys), *keys, *args)
         except RedisError as error:
             raise as_ours(error) from error
+
+    async def run_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Several scripts in one round trip, each atomic by itself: their replies, in order.
+
+        What one call raises, as in `run`, stands in its reply's place. Raises RetryError when none came through.
+        """
+        pipeline = Redis(connection_pool=self._untimed).pipeline(transaction=False)
+        for script, keys, args in calls:
+            pipeline.evalsha(script.sha, len(keys), *keys, *args)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                replies = await pipeline.execute(raise_on_error=False)
+        except TimeoutError:
+            raise RetryError("redis: no reply in time", reason="redis_connection") from None
+        except RedisError as error:
+            raise as_ours(error) from error
+        return [await self._settled(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    async def _settled(self, call: Call, reply: Any) -> Any:
+        if not isinstance(reply, RedisError):
+            return reply
+        if not isinstance(reply, NoScriptError):
+            return as_ours(reply)
+        try:
+            return await self.run(*call)  # a restarted server: the first of these loads the script again
+        except (RetryError, StopError) as error:
+            return error
 
     @asynccontextmanager
     async def errors(self) -> AsyncIterator[None]:
@@ -86,6 +120,7 @@ class ScriptStore:
     async def close(self) -> None:
         await self.redis.aclose()
         await self._pool.disconnect()
+        await self._untimed.disconnect()
 
 
 def as_ours(error: RedisError) -> RetryError | StopError:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
-
-from redis.exceptions import NoScriptError, RedisError
 
 from libs.matching import state
 from libs.matching.plan import Limits, Plan, Result
-from libs.streams.sessions import Script, Scripts, ScriptStore, as_ours
+from libs.streams.sessions import Call, Script, Scripts, ScriptStore
 
 
 class RedisState:
@@ -27,14 +24,6 @@ class RedisState:
         return state.result(reply)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    script: Script
-    keys: Sequence[str]
-    args: Sequence[str | bytes | int | float]
-    reply: asyncio.Future[Any]
-
-
 class Batched:
     """Script calls that wait at the same time go out in one pipeline; a call that waits alone goes out at once.
 
@@ -44,13 +33,13 @@ class Batched:
     def __init__(self, store: ScriptStore, most: int = 32) -> None:
         self._store = store
         self._most = most
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[tuple[Call, asyncio.Future[Any]]] = []
         self._sender: asyncio.Task[None] | None = None
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
         """As ScriptStore.run. Raises RetryError, StopError (script fault)."""
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(script, keys, args, reply))
+        self._waiting.append(((script, keys, args), reply))
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._send_all())
         return await reply
@@ -59,27 +48,13 @@ class Batched:
         while self._waiting:
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             try:
-                replies = await self._send(batch)
+                replies = await self._store.run_all([call for call, _ in batch])
             except Exception as error:  # every caller must hear of it
                 replies = [error] * len(batch)
-            for one, reply in zip(batch, replies, strict=True):
-                if one.reply.done():
+            for (_, waiting), reply in zip(batch, replies, strict=True):
+                if waiting.done():
                     continue
                 if isinstance(reply, Exception):
-                    one.reply.set_exception(as_ours(reply) if isinstance(reply, RedisError) else reply)
+                    waiting.set_exception(reply)
                 else:
-                    one.reply.set_result(reply)
-
-    async def _send(self, batch: Sequence[_Waiting]) -> list[Any]:
-        if len(batch) == 1:
-            return [await self._store.run(batch[0].script, batch[0].keys, batch[0].args)]
-        pipeline = self._store.redis.pipeline(transaction=False)
-        for one in batch:
-            pipeline.evalsha(one.script.sha, len(one.keys), *one.keys, *one.args)
-        replies = await pipeline.execute(raise_on_error=False)
-        if any(isinstance(r, NoScriptError) for r in replies):  # a restarted server: one call loads it again
-            return [
-                await self._store.run(one.script, one.keys, one.args) if isinstance(r, NoScriptError) else r
-                for one, r in zip(batch, replies, strict=True)
-            ]
-        return list(replies)
+                    waiting.set_result(reply)
