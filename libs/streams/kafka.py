@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -21,6 +23,7 @@ from aiokafka.errors import (
     ReplicaNotAvailableError,
     UnknownError,
 )
+from aiokafka.partitioner import murmur2
 
 from libs.contracts import claims
 from libs.errors import ConfigError, DeadLetterError, RetryError, StopError
@@ -217,6 +220,16 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         return self._client
 
 
+_hash: Callable[[bytes], int] = lru_cache(maxsize=65_536)(murmur2)  # slow in Python, and sessions come again
+
+
+def partition_of(key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
+    """Where a record goes, as every Kafka client puts it: by the murmur2 of its key, else anywhere."""
+    if key is None:
+        return random.choice(available or partitions)
+    return partitions[(_hash(key) & 0x7FFFFFFF) % len(partitions)]
+
+
 class KafkaProducer:
     """acks=all; connects on the first send, so that a service starts while the broker is away."""
 
@@ -276,6 +289,7 @@ class KafkaProducer:
                 max_batch_size=131_072,
                 max_request_size=self._settings.kafka_max_request_size,
                 compression_type="zstd",
+                partitioner=partition_of,
                 enable_idempotence=self._settings.kafka_idempotent_producer,
                 **client_options(self._settings),
             )
