@@ -15,6 +15,7 @@ from libs.streams.backend import Producer
 from libs.streams.config import ServiceSettings
 from libs.streams.dead_letters import DeadLetterLimit, dead_letter
 from libs.streams.retry import Backoff
+from libs.streams.time_limit import TimeLimit
 from libs.streams.types import Done, Handler, Held, Output, StreamRecord
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
@@ -70,6 +71,7 @@ class Worker:
         self._handler = handler
         self._producer = producer
         self._options = options
+        self._time = TimeLimit(options.handle_timeout_seconds)
         self._limit = DeadLetterLimit(options.dead_letters_in_a_row, options.dead_letter_share)
         self._log = get_logger(f"streams.{service}")
         self._seconds = metrics.RECORD_SECONDS.labels(service)
@@ -119,10 +121,10 @@ class Worker:
         for attempt in range(1_000_000_000):
             tried()
             try:
-                async with asyncio.timeout(self._options.handle_timeout_seconds) as limit:
+                with self._time.watch() as limit:
                     return await self._handler.handle(await self._opened(record))
             except Exception as error:
-                if isinstance(error, TimeoutError) and limit.expired():
+                if isinstance(error, TimeoutError) and limit.expired:
                     error = DeadLetterError(
                         f"not handled within {self._options.handle_timeout_seconds} s (stream_handle_timeout_seconds)",
                         reason="handle_timeout",
