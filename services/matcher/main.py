@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,13 +19,13 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
 
-    gc.set_threshold(50_000, 20, 20)  # records come and go without cycles: collecting every 700 objects is waste
-
     from libs.matching.matcher import Matcher
-    from libs.streams.service import run_consumer
+    from libs.streams.service import collect_rarely, run_consumer
     from libs.streams.sessions import ScriptStore
     from services.matcher.handler import MatchHandler
     from services.matcher.state import Batched, RedisState
+
+    collect_rarely()
 
     @asynccontextmanager
     async def open_handler() -> AsyncIterator[MatchHandler]:
