@@ -170,21 +170,30 @@ local function reply(r)
     rejected and rejected.light or '', rejected and body(r.rejects) or ''}
 end
 
-local known = call('HGET', prefix .. 'x:' .. plan.id, 'r')
-if known then return reply(cmsgpack.unpack(known)) end
-local expired = expire(plan.now - limits.ttl_seconds)
-if #plan.unless > 0 and by_lines({plan.unless}, 'bridge', -1).found then plan.kind, plan.reason = 'main', '' end
-local choice = choose()
-local said = classify(choice, delegated())
-local one, waiting = remember(choice, said)
-local late = said.kind == 'main' and late_answers(one, waiting) or {}
-local result = {turn = said.turn and said.turn.id or '', at = choice.at,
-  turn_session = said.turn and said.turn.named or '', level = said.previous and choice.level or '',
-  narrowed = choice.narrowed or false, reason = said.reason, kind = said.label, session = one.session,
-  gap = said.previous and plan.now - said.previous.done or -1, repeats = said.repeats, rejects = said.rejects,
-  expired = expired, evicted = bound(one.session), late = late}
-call('HSET', prefix .. 'x:' .. plan.id, 'c', packed(one), 'n', table.concat(one.answered, '\n'), 'l', light,
-  'a', answer, 'r', cmsgpack.pack(result))
-call('EXPIRE', prefix .. 'x:' .. plan.id, tomb)
-cache[plan.id] = one
-return reply(result)
+local function match()
+  local known = call('HGET', prefix .. 'x:' .. plan.id, 'r')
+  if known then return reply(cmsgpack.unpack(known)) end
+  local expired = expire(plan.now - limits.ttl_seconds)
+  if #plan.unless > 0 and by_lines({plan.unless}, 'bridge', -1).found then plan.kind, plan.reason = 'main', '' end
+  local choice = choose()
+  local said = classify(choice, delegated())
+  local one, waiting = remember(choice, said)
+  local late = said.kind == 'main' and late_answers(one, waiting) or {}
+  local result = {turn = said.turn and said.turn.id or '', at = choice.at,
+    turn_session = said.turn and said.turn.named or '', level = said.previous and choice.level or '',
+    narrowed = choice.narrowed or false, reason = said.reason, kind = said.label, session = one.session,
+    gap = said.previous and plan.now - said.previous.done or -1, repeats = said.repeats, rejects = said.rejects,
+    expired = expired, evicted = bound(one.session), late = late}
+  call('HSET', prefix .. 'x:' .. plan.id, 'c', packed(one), 'n', table.concat(one.answered, '\n'), 'l', light,
+    'a', answer, 'r', cmsgpack.pack(result))
+  call('EXPIRE', prefix .. 'x:' .. plan.id, tomb)
+  cache[plan.id] = one
+  return reply(result)
+end
+
+local replies = {}
+for n = 2, #ARGV, 4 do
+  begin(n)
+  replies[#replies + 1] = match()
+end
+return replies

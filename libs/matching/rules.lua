@@ -1,24 +1,28 @@
 -- The matching state in Redis, first half: what is read and chosen. The second half, remember.lua, is appended to it.
--- One call per exchange, atomic. The same rules as choose.py and memory.py, which say why; tests run both on the same
--- traffic and compare.
+-- A call takes one exchange after another, atomically. The same rules as choose.py and memory.py, which say why; tests
+-- run both on the same traffic and compare.
 --
 -- KEYS[1] = "clawback:m:{<slot>}:", the prefix of every key used here: they share its hash tag, so one script works on
--- Redis Cluster. ARGV = plan and limits (msgpack), then light, heavy and answer (opaque). Every key gets a TTL.
+-- Redis Cluster. ARGV = limits (msgpack), then four for each exchange: plan (msgpack), light, heavy, answer (opaque). Every
+-- key gets a TTL. The reply has one entry an exchange.
 --   x:<id>   hash: c candidate, l light, a answer, n who answered it, r the result as first given
 --   h:<id>   request, response and capture
 --   k:<key>  a line an exchange under the key, newest first; then "?<level> <id>" for answers that wait for their turn
 --   s:<session> hash: n newest turn, t its time, h brings history, z bytes     e:<session> its ids, oldest first
 --   lru      sessions by the time they were last seen
 local prefix = KEYS[1]
-local plan, limits = cmsgpack.unpack(ARGV[1]), cmsgpack.unpack(ARGV[2])
-local light, heavy, answer = ARGV[3], ARGV[4], ARGV[5]
+local limits = cmsgpack.unpack(ARGV[1])
 local call = redis.call
 local tomb, keep = math.ceil(limits.tombstone_seconds), math.ceil(2 * limits.ttl_seconds + 3600)
 local MAX_EXPIRED = 8
-local seen_ids = {}
-for _, id in ipairs(plan.seen) do seen_ids[id] = true end
+local plan, light, heavy, answer, seen_ids, cache, bodies  -- of the exchange at hand
 
-local cache = {}
+local function begin(n)
+  plan, light, heavy, answer = cmsgpack.unpack(ARGV[n]), ARGV[n + 1], ARGV[n + 2], ARGV[n + 3]
+  seen_ids, cache, bodies = {}, {}, {}
+  for _, id in ipairs(plan.seen) do seen_ids[id] = true end
+end
+
 local function get(id)
   if cache[id] == nil then
     local raw = call('HMGET', prefix .. 'x:' .. id, 'c', 'n', 'l')
@@ -41,7 +45,6 @@ local function packed(one)
   return raw
 end
 
-local bodies = {}
 local function body(id)
   if bodies[id] == nil then bodies[id] = call('GET', prefix .. 'h:' .. id) or '' end
   return bodies[id]

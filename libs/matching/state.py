@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from operator import attrgetter
@@ -23,9 +24,12 @@ def key_prefix(slot: str) -> str:
     return f"{PREFIX}{{{slot}}}:"
 
 
-def arguments(plan: Plan, limits: Limits) -> list[bytes]:
-    """ARGV of the script."""
-    return [msgspec.msgpack.encode(dict(zip(_FIELDS, _values(plan), strict=True))), _packed(limits), *_opaque(plan)]
+def arguments(plans: Sequence[Plan], limits: Limits) -> list[bytes]:
+    """ARGV of the script. The plans are of one slot; they are applied in this order."""
+    found = [_packed(limits)]
+    for plan in plans:
+        found += (msgspec.msgpack.encode(dict(zip(_FIELDS, _values(plan), strict=True))), *_opaque(plan))
+    return found
 
 
 @cache
@@ -34,7 +38,7 @@ def _packed(limits: Limits) -> bytes:
 
 
 def result(reply: list[Any]) -> Result:
-    """The script's reply as a result."""
+    """The script's reply for one plan as a result."""
     (turn, at, turn_session, level, narrowed, reason, kind, session, gap, repeats, rejects, expired, evicted) = reply[
         :13
     ]

@@ -23,7 +23,7 @@ def main() -> int:
     from libs.streams.service import collect_rarely, run_consumer
     from libs.streams.sessions import ScriptStore
     from services.matcher.handler import MatchHandler
-    from services.matcher.state import Batched, RedisState
+    from services.matcher.state import RedisState
 
     collect_rarely()
 
@@ -31,7 +31,7 @@ def main() -> int:
     async def open_handler() -> AsyncIterator[MatchHandler]:
         store = ScriptStore(settings.redis_url)
         try:
-            yield MatchHandler(Matcher(RedisState(Batched(store)), settings.limits()), ready=store.ping)
+            yield MatchHandler(Matcher(RedisState(store), settings.limits()), ready=store.ping)
         finally:
             await store.close()
 

@@ -1,60 +1,83 @@
-"""The matching state behind a Redis connection: one script call per exchange."""
+"""The matching state behind a Redis connection."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from libs.matching import state
 from libs.matching.plan import Limits, Plan, Result
-from libs.streams.sessions import Call, Script, Scripts, ScriptStore
+from libs.streams.sessions import Call, Script
+
+_MOST_BYTES = 1024 * 1024  # of requests and replies that go out together
+
+_Waiting = tuple[Plan, Limits, "asyncio.Future[Result]"]
+
+
+class ScriptCalls(Protocol):
+    """What the state needs of Redis; ScriptStore has it."""
+
+    async def run_all(self, calls: Sequence[Call]) -> list[Any]: ...
 
 
 class RedisState:
-    """libs.matching.matcher.StateStore on Redis. Raises RetryError while Redis is away."""
+    """libs.matching.matcher.StateStore on Redis. Raises RetryError while Redis is away, StopError for a script fault.
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
-        self._script = Script(state.SCRIPT)
-
-    async def apply(self, plan: Plan, limits: Limits) -> Result:
-        """One EVALSHA, atomic."""
-        reply = await self._scripts.run(self._script, [state.key_prefix(plan.slot)], state.arguments(plan, limits))
-        return state.result(reply)
-
-
-class Batched:
-    """Script calls that wait at the same time go out in one pipeline; a call that waits alone goes out at once.
-
-    One exchange is still one call. What is saved is the client's work per round trip, about half of it.
+    Exchanges that wait at the same time share a round trip, those of one slot also a call of the script, which takes
+    them one after another. An exchange that waits alone goes out at once.
     """
 
-    def __init__(self, store: ScriptStore, most: int = 32) -> None:
+    def __init__(self, store: ScriptCalls, most: int = 32) -> None:
         self._store = store
         self._most = most
-        self._waiting: list[tuple[Call, asyncio.Future[Any]]] = []
+        self._script = Script(state.SCRIPT)
+        self._waiting: list[_Waiting] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
-        """As ScriptStore.run. Raises RetryError, StopError (script fault)."""
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(((script, keys, args), reply))
+    async def apply(self, plan: Plan, limits: Limits) -> Result:
+        """Atomic; see StateStore."""
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((plan, limits, result))
         if self._sender is None or self._sender.done():
             self._sender = asyncio.create_task(self._send_all())
-        return await reply
+        return await result
 
     async def _send_all(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            batch = self._next_batch()
+            groups: dict[tuple[str, Limits], list[_Waiting]] = {}
+            for one in batch:
+                groups.setdefault((one[0].slot, one[1]), []).append(one)
             try:
-                replies = await self._store.run_all([call for call, _ in batch])
+                replies = await self._store.run_all([self._call(group) for group in groups.values()])
             except Exception as error:  # every caller must hear of it
-                replies = [error] * len(batch)
-            for (_, waiting), reply in zip(batch, replies, strict=True):
-                if waiting.done():
-                    continue
-                if isinstance(reply, Exception):
-                    waiting.set_exception(reply)
-                else:
-                    waiting.set_result(reply)
+                replies = [error] * len(groups)
+            for group, reply in zip(groups.values(), replies, strict=True):
+                _settle(group, reply)
+
+    def _next_batch(self) -> list[_Waiting]:
+        """The longest waiting ones: so many that the server is not held up for long by them."""
+        count, size = 0, 0
+        for plan, _, _ in self._waiting[: self._most]:
+            if count and size + len(plan.heavy) > _MOST_BYTES:
+                break
+            count, size = count + 1, size + len(plan.heavy)
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    def _call(self, group: Sequence[_Waiting]) -> Call:
+        plan, limits, _ = group[0]
+        return self._script, [state.key_prefix(plan.slot)], state.arguments([one[0] for one in group], limits)
+
+
+def _settle(group: Sequence[_Waiting], reply: Any) -> None:
+    """Hand each caller its part of the reply."""
+    if isinstance(reply, Exception):
+        for _, _, waiting in group:
+            if not waiting.done():
+                waiting.set_exception(reply)
+        return
+    for (_, _, waiting), part in zip(group, reply, strict=True):
+        if not waiting.done():
+            waiting.set_result(state.result(part))

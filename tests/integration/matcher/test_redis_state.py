@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from libs.contracts import TrafficRaw, encode
 from libs.errors import RetryError
-from libs.matching.matcher import Matcher
+from libs.matching.matcher import Matcher, Outcome
 from libs.matching.memory import MemoryStore
 from libs.matching.plan import Limits
-from libs.streams.sessions import Script, ScriptStore
-from services.matcher.state import Batched, RedisState
+from libs.streams.sessions import Call, ScriptStore
+from services.matcher.state import RedisState
 from tests.unit.matching import test_classes, test_identity, test_repeats, test_rewrites, test_state
 from tests.unit.matching.talk import PLAN, World, said, user
 from tests.unit.matching.traffic import traffics
@@ -28,15 +28,15 @@ TIGHT = Limits(
 
 
 class Counting:
-    """Scripts that count their calls: one is one round trip."""
+    """Counts the calls of the script: one is one round trip."""
 
     def __init__(self, inner: ScriptStore) -> None:
         self.inner = inner
         self.calls = 0
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
-        self.calls += 1
-        return await self.inner.run(script, keys, args)
+    async def run_all(self, calls: Sequence[Call]) -> list[Any]:
+        self.calls += len(calls)
+        return await self.inner.run_all(calls)
 
 
 @pytest.fixture
@@ -47,14 +47,22 @@ async def scripts(redis_url: str) -> AsyncIterator[ScriptStore]:
 
 
 async def compared(scripts: ScriptStore, records: Sequence[TrafficRaw], limits: Limits) -> None:
-    """Feed records to both; every output must be the same, and the same again on redelivery."""
+    """Feed records to both; every output must be the same, the same again on redelivery, and the same for records that
+    come at once and so share calls of the script."""
     ours, theirs = Matcher(MemoryStore(), limits), Matcher(RedisState(scripts), limits)
-    for record in records:
-        expected = await ours.match(record)
+    expected = [await ours.match(record) for record in records]
+    for record, outcome in zip(records, expected, strict=True):
         for _ in range(2):
-            got = await theirs.match(record)
-            assert [encode(b) for b in got.bindings] == [encode(b) for b in expected.bindings], record.exchange_id
-            assert [encode(c) for c in got.classified] == [encode(c) for c in expected.classified]
+            assert_same(await theirs.match(record), outcome)
+    await scripts.redis.flushdb()
+    together = await asyncio.gather(*(theirs.match(record) for record in records))
+    for got, outcome in zip(together, expected, strict=True):
+        assert_same(got, outcome)
+
+
+def assert_same(got: Outcome, expected: Outcome) -> None:
+    assert [encode(c) for c in got.classified] == [encode(c) for c in expected.classified]
+    assert [encode(b) for b in got.bindings] == [encode(b) for b in expected.bindings]
 
 
 @pytest.mark.parametrize("limits", [Limits(), TIGHT], ids=["default", "tight"])
@@ -137,19 +145,19 @@ async def test_calls_that_wait_together_go_out_together(scripts: ScriptStore) ->
     """Also when the server has lost the script, and when it is away."""
     w = World()
     for n in range(40):
-        w.exchange([user(f"Opening {n}.")], PLAN, match=False)
+        w.exchange([user(f"Opening {n}.")], PLAN, tenant=f"t{n % 3}", match=False)
     await scripts.redis.script_flush()
     before = (await scripts.redis.info("stats"))["total_reads_processed"]
-    matcher = Matcher(RedisState(Batched(scripts)))
+    counting = Counting(scripts)
+    matcher = Matcher(RedisState(counting))
     outcomes = await asyncio.gather(*(matcher.match(r) for r in w.records))
     assert [o.classified[0].exchange_id for o in outcomes] == [r.exchange_id for r in w.records]
     again = await asyncio.gather(*(matcher.match(r) for r in w.records))
     assert [o.classified for o in again] == [o.classified for o in outcomes]
-    assert (await scripts.redis.info("stats"))["total_reads_processed"] - before < 70
+    assert (await scripts.redis.info("stats"))["total_reads_processed"] - before < 40
+    assert counting.calls == 2 * 2 * 3, "twice the records, of three tenants, in two batches"
     away = ScriptStore("redis://127.0.0.1:1/0", timeout_seconds=0.2)
-    results = await asyncio.gather(
-        *(Matcher(RedisState(Batched(away))).match(r) for r in w.records[:3]), return_exceptions=True
-    )
+    results = await asyncio.gather(*(Matcher(RedisState(away)).match(r) for r in w.records[:3]), return_exceptions=True)
     assert [type(r) for r in results] == [RetryError] * 3
     await away.close()
 
