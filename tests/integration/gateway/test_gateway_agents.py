@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from libs.contracts import TrafficRaw
 from libs.dialects import parse_request, parse_response
 from libs.dialects.hints import session_hint
+from libs.matching.matcher import Matcher
+from libs.matching.memory import MemoryStore
 from tests.integration.gateway import agents, scripted
 from tests.integration.gateway.harness import Upstream, gateway
 
@@ -49,6 +53,9 @@ async def test_agent_works_unchanged(agent: agents.Agent, tmp_path: Path) -> Non
     assert {r.outcome for r in records} == {"completed"}
     turns = [r for r in records if r.path == agent.path and _main(r)]
     _conversation(turns)
+    chain = {(a.exchange_id, b.exchange_id) for a, b in pairwise(turns)}
+    assert await _bound(records) == chain
+    assert await _bound([_without_ids(r) for r in records]) == chain
     if agent.hint:
         assert len({r.headers[agent.hint] for r in turns}) == 1
     for seen in upstream.seen:
@@ -77,6 +84,21 @@ def _conversation(turns: list[TrafficRaw]) -> None:
     last = parse_request(turns[2]).messages
     assert replies[1] and any(m.role == "assistant" and m.text.strip() == replies[1].text.strip() for m in last)
     assert any(m.role == "user" and agents.SECOND in m.text for m in last)
+
+
+async def _bound(records: list[TrafficRaw]) -> set[tuple[str, str]]:
+    """What the matcher makes of the traffic: (turn, answer), side calls of the agent included in what it is shown."""
+    matcher = Matcher(MemoryStore())
+    found = [b for r in records for b in (await matcher.match(r)).bindings]
+    return {(b.turn_id, b.answered_by) for b in found}
+
+
+def _without_ids(record: TrafficRaw) -> TrafficRaw:
+    """The record of a client that names no conversation: no header, no metadata, no cache key."""
+    request = {
+        k: v for k, v in record.request.items() if k not in ("metadata", "prompt_cache_key", "user", "session_id")
+    }
+    return structs.replace(record, headers={}, request=request)
 
 
 def _write_transcript(path: Path, agent: agents.Agent, records: list[TrafficRaw], secret_path: str) -> None:
