@@ -111,13 +111,13 @@ SIGNAL = [
     Panel(
         "Gap between reply and answer",
         "Against the session TTL: answers that come later are lost",
-        quantiles("clawback_answer_gap_seconds") | {"TTL": "max(clawback_session_ttl_seconds)"},
+        quantiles("clawback_answer_gap_seconds", "scenario", SCENARIO) | {"TTL": "max(clawback_session_ttl_seconds)"},
         "s",
     ),
     Panel(
         "Sessions that the matcher forgot",
         "Expired or evicted by the bound on open sessions",
-        per_second("clawback_sessions_closed_total", "cause"),
+        per_second("clawback_sessions_closed_total", "scenario, cause", SCENARIO),
         "cps",
     ),
     Panel(
@@ -141,7 +141,7 @@ SIGNAL = [
     Panel(
         "Abstentions, why",
         "Votes without a verdict",
-        per_second("clawback_judge_abstentions_total", "judge, reason"),
+        per_second("clawback_judge_abstentions_total", "judge, reason", SCENARIO),
         "cps",
     ),
     Panel(
@@ -162,7 +162,7 @@ PIPELINE = [
     Panel(
         "Raw to trained",
         "From the answer's arrival to the end of the step that used it, and each stage on the way",
-        quantiles("clawback_stage_seconds", "stage"),
+        quantiles("clawback_stage_seconds", "stage", SCENARIO),
         "s",
         width=12,
     ),

@@ -38,10 +38,11 @@ GATEWAY_SPOOL_RECORDS = Gauge("clawback_gateway_spool_records", "Records that wa
 # --- matcher -----------------------------------------------------------------------------------------------------
 EXCHANGES = Counter("clawback_exchanges_total", "Exchanges by class and why unbound", ["scenario", "class", "reason"])
 MATCHED_TURNS = Counter("clawback_matched_turns_total", "Turns bound to an answer", ["scenario", "rule", "evidence"])
-SESSIONS_CLOSED = Counter("clawback_sessions_closed_total", "Sessions that the matcher forgot", ["cause"])
+SESSIONS_CLOSED = Counter("clawback_sessions_closed_total", "Sessions that the matcher forgot", ["scenario", "cause"])
 ANSWER_GAP_SECONDS = Histogram(
     "clawback_answer_gap_seconds",
     "From a reply to its answer; compare with matcher_ttl_seconds",
+    ["scenario"],
     buckets=(0.1, 1, 10, 60, 300, 1800, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600, 7 * 24 * 3600),
 )
 
@@ -49,7 +50,9 @@ ANSWER_GAP_SECONDS = Histogram(
 JUDGED = Counter("clawback_judged_turns_total", "Judged turns", ["scenario", "verdict", "disposition", "reason"])
 JUDGE_HINTS = Counter("clawback_judge_hints_total", "Hints that judged turns carry to the trainer", ["scenario"])
 JUDGE_VOTES = Counter("clawback_judge_votes_total", "Votes asked for, valid or abstained", ["judge", "outcome"])
-JUDGE_ABSTENTIONS = Counter("clawback_judge_abstentions_total", "Votes without a verdict", ["judge", "reason"])
+JUDGE_ABSTENTIONS = Counter(
+    "clawback_judge_abstentions_total", "Votes without a verdict", ["scenario", "judge", "reason"]
+)
 JUDGE_UP = Gauge("clawback_judge_up", "1 while the judge's endpoint answers, 0 during an outage")
 JUDGE_TOKENS = Counter("clawback_judge_tokens_total", "Tokens used by judge calls", ["scenario"])
 JUDGE_CACHE = Counter("clawback_judge_cache_total", "Look-ups of votes by content", ["result"])
@@ -124,7 +127,7 @@ WINDOW_SHARE = Gauge(
     "clawback_window_share_ratio", "Share of main turns tagged, hinted or captured", ["scenario", "window", "kind"]
 )
 STAGE_SECONDS = Histogram(
-    "clawback_stage_seconds", "From the answer's arrival through each stage", ["stage"], buckets=_LATENCY
+    "clawback_stage_seconds", "From the answer's arrival through each stage", ["scenario", "stage"], buckets=_LATENCY
 )
 RELEASE_NUMBER = Gauge("clawback_serving_release_number", "Releases before and at the serving one", ["scenario"])
 OPTIMIZER_STEPS = Gauge("clawback_optimizer_steps", "Optimizer steps taken", ["scenario"])

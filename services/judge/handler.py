@@ -68,7 +68,7 @@ class JudgeHandler:
         def seen(ballot: Ballot) -> None:
             nonlocal tokens
             tokens += ballot.tokens
-            self._note(ballot)
+            self._note(matched.scenario, ballot)
 
         began = time.perf_counter()
         try:
@@ -127,9 +127,9 @@ class JudgeHandler:
         except TimeoutError:
             raise RetryError(f"the judge endpoint is away: {self._health.reason}", reason="judge_down") from None
 
-    def _note(self, ballot: Ballot) -> None:
+    def _note(self, scenario: str, ballot: Ballot) -> None:
         if ballot.abstained:
-            metrics.JUDGE_ABSTENTIONS.labels(self._judge.name, ballot.abstained).inc()
+            metrics.JUDGE_ABSTENTIONS.labels(scenario, self._judge.name, ballot.abstained).inc()
         metrics.JUDGE_VOTES.labels(self._judge.name, "abstained" if ballot.abstained else "valid").inc()
         if ballot.outage:
             if self._health.failed(ballot.abstained, time.monotonic()):

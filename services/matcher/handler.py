@@ -64,6 +64,7 @@ class MatchHandler:
 # Finding the child of a label set costs more than counting in it.
 _matched = lru_cache(maxsize=4096)(metrics.MATCHED_TURNS.labels)
 _exchanges = lru_cache(maxsize=4096)(metrics.EXCHANGES.labels)
+_gaps = lru_cache(maxsize=4096)(metrics.ANSWER_GAP_SECONDS.labels)
 
 
 def _count_binding(binding: TurnMatched) -> None:
@@ -73,8 +74,8 @@ def _count_binding(binding: TurnMatched) -> None:
 def _count_exchange(one: ExchangeClassified) -> None:
     _exchanges(one.scenario, one.exchange_class, one.reason).inc()
     if one.gap_seconds is not None:
-        metrics.ANSWER_GAP_SECONDS.observe(max(one.gap_seconds, 0.0))
+        _gaps(one.scenario).observe(max(one.gap_seconds, 0.0))
     if one.expired_sessions:
-        metrics.SESSIONS_CLOSED.labels("expired").inc(one.expired_sessions)
+        metrics.SESSIONS_CLOSED.labels(one.scenario, "expired").inc(one.expired_sessions)
     if one.evicted_sessions:
-        metrics.SESSIONS_CLOSED.labels("evicted").inc(one.evicted_sessions)
+        metrics.SESSIONS_CLOSED.labels(one.scenario, "evicted").inc(one.evicted_sessions)

@@ -57,7 +57,7 @@ class Recorder:
                 known = before.get(exchange_id, {})
                 for (stage, which), seconds in _durations(turn).items():
                     if (stage, which) not in known:
-                        metrics.STAGE_SECONDS.labels(stage).observe(seconds)
+                        metrics.STAGE_SECONDS.labels(turn.scenario, stage).observe(seconds)
 
     def _ids(self, record: Record) -> list[str]:
         if isinstance(record, PolicyRelease):

@@ -154,7 +154,7 @@ async def test_figures_equal_a_count_over_the_topics(monitor: Monitor, send: Any
     assert document["scenarios"]["essays"]["windows"]["1h"]["unmatched"] == {"ambiguous": 1}
     _, metrics = await monitor.get("/metrics")
     assert 'clawback_match_rate_ratio{scenario="homework",window="1h"} 1.0' in metrics
-    assert 'clawback_stage_seconds_count{stage="raw_to_trained"} 24.0' in metrics
+    assert 'clawback_stage_seconds_count{scenario="homework",stage="raw_to_trained"} 24.0' in metrics
 
 
 async def test_kill_and_restart_bring_the_same_figures_back(monitor: Monitor, send: Any) -> None:

@@ -42,28 +42,33 @@ def test_a_bad_record_is_a_contract_error(topic: str, value: bytes | None) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_latencies_are_observed_once_per_feedback(seed: int) -> None:
-    before = {s: sample("clawback_stage_seconds_count", stage=s) for s in ("match", "judge", "train", "raw_to_trained")}
+    before = {
+        s: sample("clawback_stage_seconds_count", scenario="homework", stage=s)
+        for s in ("match", "judge", "train", "raw_to_trained")
+    }
     r = recorder()
     records = [*trained_talk("s", T0), *trained_talk("s", T0)]
     random.Random(seed).shuffle(records)  # topics are read in any order against each other
     feed(r, records)
-    after = {s: sample("clawback_stage_seconds_count", stage=s) - n for s, n in before.items()}
+    after = {s: sample("clawback_stage_seconds_count", scenario="homework", stage=s) - n for s, n in before.items()}
     assert after == {"match": 2, "judge": 2, "train": 2, "raw_to_trained": 2}
 
 
 def test_what_is_read_back_at_a_start_is_not_observed_again() -> None:
-    before = sample("clawback_stage_seconds_count", stage="raw_to_trained")
+    before = sample("clawback_stage_seconds_count", scenario="homework", stage="raw_to_trained")
     r = recorder(live_since=T0 + 1)
     feed(r, trained_talk("s", T0), at=T0)
-    assert sample("clawback_stage_seconds_count", stage="raw_to_trained") == before
+    assert sample("clawback_stage_seconds_count", scenario="homework", stage="raw_to_trained") == before
     assert r.ledger.counts(ttl_seconds=TTL).trained == 2
 
 
 def test_raw_to_trained_counts_from_the_answers_arrival() -> None:
-    before = sample("clawback_stage_seconds_sum", stage="raw_to_trained")
+    before = sample("clawback_stage_seconds_sum", scenario="homework", stage="raw_to_trained")
     feed(recorder(), trained_talk("s", T0))
     # answers at +10 and +20, the step at +25
-    assert sample("clawback_stage_seconds_sum", stage="raw_to_trained") - before == pytest.approx(15 + 5)
+    assert sample("clawback_stage_seconds_sum", scenario="homework", stage="raw_to_trained") - before == pytest.approx(
+        15 + 5
+    )
 
 
 def letter(number: int) -> DeadLetter:
