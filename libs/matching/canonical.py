@@ -23,6 +23,7 @@ _NOISE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffd\ufeff\u200b]")
 _THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL)
 _ESCAPED_NOISE = re.compile(r"\\u00[01][0-9a-f]")
 _DIGEST_BYTES = 10
+_NOTHING = hashlib.blake2b(digest_size=_DIGEST_BYTES)
 SEPARATOR = "\x1f"  # taken out of every folded text
 SPECIFIC = 24  # characters: a text at least this long is told from others by itself
 _FIRST = 200  # characters of a first line that count
@@ -52,7 +53,9 @@ def digest(*parts: str) -> str:
     For raw text (ids, tags) use `apart`.
     """
     data = SEPARATOR.join(parts).encode("utf-8", "replace")
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+    running = _NOTHING.copy()  # cheaper than a new one
+    running.update(data)
+    return running.hexdigest()
 
 
 def apart(*parts: str) -> str:
@@ -146,7 +149,7 @@ def chain(parts: Sequence[Block], wanted: Iterable[int]) -> dict[int, str]:
     """
     at = set(wanted)
     found: dict[int, str] = {}
-    running = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    running = _NOTHING.copy()
     frames: list[str] = []  # ended runs that `running` does not hold yet
     run: list[Block] = []
     for i, part in enumerate(parts):
