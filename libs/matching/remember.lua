@@ -50,7 +50,6 @@ local function into_session(one)
   call('EXPIRE', key, keep)
   call('EXPIRE', list, keep)
   call('ZADD', prefix .. 'lru', 'GT', string.format('%.6f', plan.now), one.session)
-  call('EXPIRE', prefix .. 'lru', tomb)
 end
 
 -- choose.served_before, and the other short texts of the request.
@@ -196,4 +195,5 @@ for n = 2, #ARGV, 4 do
   begin(n)
   replies[#replies + 1] = match()
 end
+call('EXPIRE', prefix .. 'lru', tomb)
 return replies
