@@ -95,7 +95,7 @@ def page(load: dict[str, Any], assumed: Assumed) -> str:
         "",
         "What one machine sustained from the gateway to judged turns, and what follows for "
         f"{assumed.exchanges_per_second:,.0f} exchanges a second.",
-        f"Measured by `make load` on {load['cores']} cores that other work shared (load average "
+        f"Measured by `make load` on {load['cores']} cores (load average at the start "
         f"{load['load_average'][0]}), with the clients on the same cores: trust CPU per exchange and ratios. "
         "This page: `python -m tests.bench.load.plan`.",
         "",
