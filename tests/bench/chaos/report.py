@@ -38,8 +38,9 @@ def page(found: dict[str, Any]) -> str:
         *_paragraph(f"""
             `make chaos` (seed {found["seed"]}, {found["wall_seconds"]:.0f} s): a whole local stack under steady load.
             Services were killed {found["kills"]} times with SIGKILL at random moments ({kills}), beside the faults
-            below. Every exchange that a client saw through to its end counts as accepted; what became of it is read from
-            the topics by code that shares nothing with the services. This page: `python -m tests.bench.chaos.report`."""),
+            below. Every exchange that a client saw through to its end counts as accepted; what became of it is
+            read from the topics by code that shares nothing with the services. This page:
+            `python -m tests.bench.chaos.report`."""),
         *table(("accepted exchanges", str(found["accepted"])), {about: found[name] for name, about in ENDS.items()}),
         *table(("end", "exchanges"), ends),
         *table(("fault", "times"), {name.replace("_", " "): n for name, n in found["faults"].items()}),
@@ -48,8 +49,8 @@ def page(found: dict[str, Any]) -> str:
             {found["dead_letters"]} records became dead letters. Ready again afterwards: {ready}."""),
         *_paragraph("""
             The model is a random one of a few thousand parameters, so that two cores serve and train it through
-            hundreds of restarts. Requests that failed while the gateway or the policy was down were not accepted and are not
-            counted."""),
+            hundreds of restarts. Requests that failed while the gateway or the policy was down were not
+            accepted and are not counted."""),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
