@@ -31,6 +31,13 @@ async def test_a_script_runs_though_the_server_has_not_seen_it(store: ScriptStor
     assert await store.run(ADD, ["n"], [3]) == 5
 
 
+async def test_several_scripts_in_one_round_trip_fail_one_by_one(store: ScriptStore) -> None:
+    await store.redis.script_flush()
+    wrong = Script("return redis.call('INCRBY', KEYS[1], 'no number')")
+    replies = await store.run_all([(ADD, ["all"], [2]), (wrong, ["all"], []), (ADD, ["all"], [3])])
+    assert [type(r) if isinstance(r, Exception) else r for r in replies] == [2, StopError, 5]
+
+
 async def test_a_wrong_script_stops_the_service(store: ScriptStore) -> None:
     with pytest.raises(StopError, match="redis"):
         await store.run(Script("return redis.call('NO_SUCH_COMMAND')"), [], [])
@@ -78,8 +85,12 @@ async def test_a_server_that_hangs_is_a_passing_cause(tmp_path: Path) -> None:
         server.signal(signal.SIGSTOP)
         with pytest.raises(RetryError):
             await store.run(ADD, ["n"], [1])
+        with pytest.raises(RetryError, match="in time"):
+            await store.run_all([(ADD, ["n"], [1]), (ADD, ["m"], [1])])
         server.signal(signal.SIGCONT)
         await store.run(ADD, ["n"], [1])
+        # What was sent to the hanging server may have been done as well; no reply to it is taken for one of these.
+        assert await store.run_all([(ADD, ["new"], [5]), (ADD, ["new"], [6])]) == [5, 11]
     finally:
         await store.close()
         server.stop(5.0)
