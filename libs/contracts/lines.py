@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from libs.errors import ConfigError
@@ -44,18 +46,44 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def prepare_outputs(outputs: Sequence[Path | None], inputs: Sequence[Path]) -> None:
     """Make the folders of `outputs`. Raises ConfigError, before anything is written, when one would overwrite an input
     or another output, or its folder cannot be made."""
-    taken = [p.resolve() for p in inputs]
+    taken = [*inputs]
     for path in (p for p in outputs if p is not None):
-        if path.resolve() in taken:
+        if any(_same(path, other) for other in taken):
             raise ConfigError(f"{path} is named twice, and writing it would lose what is in it; name another output")
         if path.is_dir():
             raise ConfigError(f"{path} is a directory; name a file to write")
         if path.is_file() or not path.exists():  # not /dev/null
-            taken.append(path.resolve())
+            taken.append(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{path}: its folder cannot be made: {error.strerror}; name another output") from error
 
 
-__all__ = ["add_inputs", "input_files", "prepare_outputs", "read_lines"]
+def _same(path: Path, other: Path) -> bool:
+    """One file under two names: the path, a symbolic link or a hard link."""
+    if path.resolve() == other.resolve():
+        return True
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # one of them is not there
+        return False
+
+
+def number_from(least: float, kind: Callable[[str], float] = int, *, above: bool = False) -> Callable[[str], float]:
+    """An argparse type: a finite number of at least `least` (`above`: more than it)."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < least or (above and value == least):
+            what = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text!r}: give a {what} {'above' if above else 'of at least'} {least:g}")
+        return value
+
+    return read
+
+
+__all__ = ["add_inputs", "input_files", "number_from", "prepare_outputs", "read_lines"]

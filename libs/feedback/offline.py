@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from libs.contracts import TurnJudged, TurnMatched, decode, encode
-from libs.contracts.lines import add_inputs, input_files, prepare_outputs, read_lines
+from libs.contracts.lines import add_inputs, input_files, number_from, prepare_outputs, read_lines
+from libs.contracts.terminal import complain, os_fault, plain, plain_json, reader_gone
 from libs.errors import ClawbackError, ConfigError, ContractError
 from libs.feedback import evaluation
 from libs.feedback.engine import BallotStore, Options, ballots_for, judge_turn
@@ -30,22 +30,29 @@ def add_judge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--judge", choices=("rules", "prm"), default="rules", help="default rules, which needs no model"
     )
-    parser.add_argument("--votes", type=int, default=3, help="votes per turn (prm); default %(default)s")
-    parser.add_argument("--window", type=int, default=8, help="earlier turns shown; default %(default)s")
+    parser.add_argument("--votes", type=number_from(1), default=3, help="votes per turn (prm); default %(default)s")
+    parser.add_argument("--window", type=number_from(0), default=8, help="earlier turns shown; default %(default)s")
     parser.add_argument(
         "--url", default=os.environ.get("CLAWBACK_JUDGE_PRM_URL", ""), help="PRM: base URL ending in /v1"
     )
     parser.add_argument("--model", default=os.environ.get("CLAWBACK_JUDGE_PRM_MODEL", ""), help="PRM: model name")
     parser.add_argument("--api-key-env", default="CLAWBACK_JUDGE_PRM_API_KEY", help="variable that holds the key")
-    parser.add_argument("--temperature", type=float, default=0.6, help="PRM: of sampling; default %(default)s")
-    parser.add_argument("--max-tokens", type=int, default=1024, help="PRM: longest vote; default %(default)s")
+    seconds = number_from(0, float, above=True)
     parser.add_argument(
-        "--call-timeout", type=float, default=30.0, metavar="SECONDS", help="PRM: of one vote; default %(default)g"
+        "--temperature", type=number_from(0, float), default=0.6, help="PRM: of sampling; default %(default)s"
     )
     parser.add_argument(
-        "--turn-timeout", type=float, default=120.0, metavar="SECONDS", help="of all its votes; default %(default)g"
+        "--max-tokens", type=number_from(1), default=1024, help="PRM: longest vote; default %(default)s"
     )
-    parser.add_argument("--concurrency", type=int, default=8, help="turns judged at once; default %(default)s")
+    parser.add_argument(
+        "--call-timeout", type=seconds, default=30.0, metavar="SECONDS", help="PRM: of one vote; default %(default)g"
+    )
+    parser.add_argument(
+        "--turn-timeout", type=seconds, default=120.0, metavar="SECONDS", help="of all its votes; default %(default)g"
+    )
+    parser.add_argument(
+        "--concurrency", type=number_from(1), default=8, help="turns judged at once; default %(default)s"
+    )
     parser.add_argument("--record", type=Path, help="append every question's votes to this file")
     parser.add_argument("--replay", type=Path, help="take votes from this file; ask only for those that it lacks")
 
@@ -109,7 +116,7 @@ async def judge_file(args: argparse.Namespace) -> int:
     text = json.dumps(report, indent=2, ensure_ascii=False)
     if args.report:
         args.report.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    print(plain_json(text), flush=True)
     return 1 if report["failed"] or report["unreadable"] else 0
 
 
@@ -135,7 +142,8 @@ async def evaluate_files(args: argparse.Namespace) -> int:
 
         data = evaluation.report(await _bounded(one, rows, args.concurrency))
         data = {"judge": judge.name, "judge_version": judge.version, **data}
-    print(json.dumps(data, indent=2, ensure_ascii=False) if args.json else evaluation.table(data))
+    text = plain_json(json.dumps(data, indent=2, ensure_ascii=False)) if args.json else plain(evaluation.table(data))
+    print(text, flush=True)
     return 0
 
 
@@ -148,7 +156,7 @@ def _read_matched(paths: Sequence[Path]) -> tuple[list[TurnMatched], dict[str, i
             turn = decode(line, TurnMatched)
         except ContractError as error:
             left_out["unreadable"] += 1
-            print(f"{path}:{number}: left out: {error}", file=sys.stderr)
+            complain(f"{path}:{number}: left out: {error}")
             continue
         key = (turn.tenant, turn.scenario, turn.turn_id, turn.answered_by, turn.evidence)
         if turn.repeat_of or key in found:
@@ -231,8 +239,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         return asyncio.run(work(args))
     except ClawbackError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 2
+    except BrokenPipeError:
+        return reader_gone()
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        complain(f"error: {os_fault(error)}")
         return 2

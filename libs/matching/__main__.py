@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from libs.contracts import TrafficRaw, encode
-from libs.contracts.lines import add_inputs, input_files, prepare_outputs, read_lines
+from libs.contracts.lines import add_inputs, input_files, number_from, prepare_outputs, read_lines
+from libs.contracts.terminal import complain, os_fault, plain_json, reader_gone
 from libs.errors import ClawbackError, ContractError
 from libs.matching.matcher import Matcher, Outcome
 from libs.matching.memory import MemoryStore
@@ -34,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     ap.add_argument("--labels", nargs="*", type=Path, default=[], help="ground truth: exchange_id, kind, answers")
     ap.add_argument(
         "--ttl-seconds",
-        type=float,
+        type=number_from(0, float, above=True),
         default=Limits().ttl_seconds,
         help="how long a session lives without traffic; default %(default)g",
     )
@@ -43,23 +44,29 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, or 2 when a file cannot be read or written."""
+    """Returns the exit status: 0; 1 when no line of the input is a record; 2 when a file cannot be read or written."""
     ap = parser()
     args = ap.parse_args(argv)
     args.input = input_files(ap, args)
     try:
         prepare_outputs([args.output, args.exchanges, args.report], [*args.input, *args.labels])
-        text = json.dumps(asyncio.run(_run(args)), indent=2, ensure_ascii=False)
+        found = asyncio.run(_run(args))
+        text = json.dumps(found, indent=2, ensure_ascii=False)
         if args.report:
             args.report.write_text(text + "\n", encoding="utf-8")
         else:
-            print(text)
+            print(plain_json(text), flush=True)
     except ClawbackError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         return 2
+    except BrokenPipeError:
+        return reader_gone()
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        complain(f"error: {os_fault(error)}")
         return 2
+    if found["unreadable"] and not found["exchanges"]:
+        complain(f"error: none of the {found['unreadable']} lines is a traffic.raw record; see above")
+        return 1
     return 0
 
 
@@ -101,7 +108,7 @@ def _read(paths: Sequence[Path], report: Report) -> Iterator[TrafficRaw]:
                 yield read_record(line)
             except ContractError as error:
                 report.unreadable += 1
-                print(f"{path}:{number}: left out: {error}", file=sys.stderr)
+                complain(f"{path}:{number}: left out: {error}")
 
 
 def read_labels(path: Path) -> Iterator[dict[str, Any]]:

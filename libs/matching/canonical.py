@@ -30,7 +30,10 @@ _FIRST = 200  # characters of a first line that count
 _LINE_MIN = 16  # characters of a line that is worth looking up
 _LINE_SPLIT = re.compile(r"\r\n|\n|\r|\\n|\\r")
 # What a transcript that was written out as text puts around a line: tags or a role name before it, tags behind it.
-_LABEL = re.compile(r"(?:<[^<>]{1,60}>)+|\W{0,3}(?:assistant|ai|model|user|human|tool)\b[^:\w]{0,3}:\s*", re.IGNORECASE)
+_LABEL = re.compile(
+    r"(?:<[^<>]{1,60}>)+|\W{0,3}(?:assistant|ai|model|agent|bot|user|human|customer|tool)\b[^:\w]{0,3}:\s*",
+    re.IGNORECASE,
+)
 _CLOSING = re.compile(r"(?:</[^<>]{1,30}>)+$")
 _LINE_EDGE = " \t\"'`*#>-|_.,:;<>[]{}()/\\"
 

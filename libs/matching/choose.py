@@ -334,10 +334,13 @@ def _again(plan: Plan, again: Candidate | None, found: Candidate | None) -> tupl
 
 
 def _edited(plan: Plan, view: View, found: Candidate) -> bool:
-    """The reply was answered before, by other words, in the same conversation: an edited message.
+    """The reply was answered before, by other words, in the same named conversation: an edited message.
 
-    A request that names another conversation is a fork, not an edit.
+    A request that names another conversation is a fork, not an edit. Where none is named, an equal history may be
+    another person's.
     """
+    if not plan.session:
+        return False
     other = view.get(found.answered[-1]) if found.answered else None
     if other is None or other.id == plan.id or not plan.person:
         return False

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from libs.matching.standing import judges_standing, standing_question
+
 SideKind = Literal[
     "title", "compaction", "memory", "heartbeat", "suggestion", "review", "classifier", "commit", "transcript", "probe"
 ]
@@ -117,19 +119,23 @@ _STYLE = tuple(
         r"\b(?:your (?:sole |only )?(?:task|objective|job|goal|role)|you are (?:an?|the|now|performing|nearing)\b)",
         r"(?m:^\s*#{1,4} \S)|<[a-z_-]+>|(?m-i:^[A-Z][A-Z ]{5,}:?)|\b(?-i:CRITICAL|IMPORTANT|NOTE|TASK|RULES?)\b:?",
         r"(?m:^\s*(?:[-*]|\d+[.)]) \S.*\n\s*(?:[-*]|\d+[.)]) \S)",
-        r"\b(?:conversation|messages?|transcript|history)\b.{0,20}\b(?:above|below|so far|to (?:summarize|date))\b",
+        r"\b(?:conversation|dialog(?:ue)?|discussion|messages?|transcript|history)\b.{0,20}"
+        r"\b(?:above|below|so far|to (?:summarize|date))\b",
         r"\bthe user(?:'s)?\b|\b(?:this|the) session\b",
         r"\b\d+ ?(?:-|to|–|or) ?\d+ (?:words?|sentences?|characters)\b|\b(?:words|characters) or (?:less|fewer)\b",
     )
 )
 # Words that only programs use for what they want.
 _TERMS = re.compile(
-    r"\b(?:memory (?:flush|extraction|consolidation)|pre-?compaction|heart_?beat|context window|[A-Z]+_(?:OK|REPLY))\b",
+    r"\b(?:memory (?:flush|extraction|consolidation)|pre-?compaction|heart_?beat|context window|[A-Z]+_(?:OK|REPLY)"
+    r"|successor (?:agent|model|assistant|instance|session|context)|hand-?off (?:memo|note|summary|document)"
+    r"|(?:another|the next|a fresh|a new) (?:agent|model|assistant|instance|llm) (?:that |who |which )?(?:will|can|must"
+    r"|to|takes?) )\b",
     re.IGNORECASE,
 )
 _SYSTEM_ROLE = re.compile(
-    r"\b(?:writ(?:e|es|er)|generat(?:e|es|or)|summari[sz](?:e|es|er|ation)|compact(?:s|ion|or)?|classif(?:y|ies|ier)|extract(?:s|or)?"
-    r"|assistant tasked with)\b",
+    r"\b(?:writ(?:e|es|er)|generat(?:e|es|or)|summari[sz](?:e|es|er|ation)|compact(?:s|ion|or)?"
+    r"|condens(?:e|es|er|ation)|compress(?:es|or|ion)|classif(?:y|ies|ier)|extract(?:s|or)?|assistant tasked with)\b",
     _I,
 )
 
@@ -146,7 +152,22 @@ _NEWS = re.compile(
 _STEMS = (
     *("conversation", "chat", "thread", "session", "dialog", "discussion", "transcript", "message", "history"),
     *("exchange", "context", "so far", "above", "summar", "memor", "fact", "preference", "learning", "worth", "title"),
-    *("heart", "keep-alive", "keepalive", "keep alive", "scheduled", "follow", "next", "user ", "tags", "quer"),
+    *(
+        "heart",
+        "keep-alive",
+        "keepalive",
+        "keep alive",
+        "scheduled",
+        "follow",
+        "next",
+        "user ",
+        "user'",
+        "customer",
+        "human",
+        "assistant",
+        "tags",
+        "quer",
+    ),
     *("autocomplete", "completion", "topic", "speaker", "intent", "safe", "command prefix", "whether", "recap"),
 )
 
@@ -190,6 +211,8 @@ def instruction_kind(text: str, *, sure: bool, service: bool = False) -> SideKin
     head = text[:4000]
     if not _speaks_of_it(head):
         return None
+    if standing_question(text, service=service):
+        return "classifier"
     kind = None if _RESUMED.search(text[:300]) else _asks(head)
     if kind is None or (not person_words(text) and _NEWS.search(head)):
         return None
@@ -205,8 +228,12 @@ _COMMIT = re.compile(
 
 
 def service_role(system: str) -> bool:
-    """A system prompt that makes the model a summariser."""
-    return len(system) <= 8000 and _SYSTEM_ROLE.search(system[:200]) is not None and bool(_SUMMARY.search(system[:400]))
+    """A system prompt that makes the model a summariser, or a judge of the conversation."""
+    if len(system) > 8000:
+        return False
+    if _SYSTEM_ROLE.search(system[:200]) is not None and _SUMMARY.search(system[:400]):
+        return True
+    return judges_standing(system)
 
 
 def system_kind(text: str) -> SideKind | None:
@@ -223,7 +250,7 @@ def system_kind(text: str) -> SideKind | None:
 # A conversation written out as text: role names that open lines, or a tag around the whole.
 _WRITTEN_OUT = re.compile(
     r"<(?:conversation|transcript|messages|chat_history|history|dialog(?:ue)?)\b[^<>]*>"
-    r"|(?m:^\W{0,4}(?:user|human)\b\W{0,4}(?::|$)[\s\S]{0,20000}?^\W{0,4}(?:assistant|ai|model)\b\W{0,4}(?::|$))"
+    r"|(?m:^\W{0,4}(?:user|human)\b\W{0,4}(?::|$)[\s\S]{0,20000}?^\W{0,4}(?:assistant|ai|model|agent|bot)\b\W{0,4}(?::|$))"
     r"|[\"'](?:role|type)[\"']?\s*[:=]\s*[\"'](?:user|human)[\"']",
     re.IGNORECASE,
 )

@@ -295,6 +295,7 @@ local function again(before, found)
 end
 
 local function edited(found)
+  if plan.session == '' then return false end
   local other = #found.answered > 0 and get(found.answered[#found.answered])
   if not other or other.id == plan.id or not plan.person then return false end
   local whole = other.delivered and other.outcome == 'completed' and other.done <= plan.now

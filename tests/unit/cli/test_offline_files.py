@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,68 @@ def test_no_form_overwrites_what_it_reads(tmp_path: Path, capsys: pytest.Capture
     assert (raw.read_bytes(), turns.read_bytes()) == before
 
 
+def test_no_form_overwrites_what_it_reads_under_another_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, turns, out = tmp_path / "raw.jsonl", tmp_path / "turns.jsonl", tmp_path / "out.jsonl"
+    raw.write_bytes(stored("traffic.raw", "chat-completions"))
+    turns.write_bytes(stored("turns.matched", "correction"))
+    for path in (raw, turns):
+        path.with_suffix(".hard").hardlink_to(path)
+        path.with_suffix(".soft").symlink_to(path)
+    before = raw.read_bytes(), turns.read_bytes()
+    out.write_text("earlier")
+    (tmp_path / "out.hard").hardlink_to(out)
+    two = ["--output", str(out), "--exchanges", str(tmp_path / "out.hard")]
+    for arguments in (*(["--output", str(raw.with_suffix(x))] for x in (".hard", ".soft")), two):
+        assert match(["--input", str(raw), *arguments]) == 2
+        assert "name another output" in capsys.readouterr().err
+    for name in (".hard", ".soft"):
+        assert judge(["--input", str(turns), "--output", str(turns.with_suffix(name))]) == 2
+        assert "name another output" in capsys.readouterr().err
+    assert (raw.read_bytes(), turns.read_bytes(), out.read_text()) == (*before, "earlier")
+
+
+def test_match_fails_when_no_line_is_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"\x1b[2Jb": 2}\n')
+    assert match([str(path)]) == 1
+    said = capsys.readouterr()
+    assert "none of the 2 lines is a traffic.raw record" in said.err and "\x1b" not in said.err
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    raw.write_bytes(stored("traffic.raw", "chat-completions"))
+    command = [sys.executable, "-m", "libs.matching", str(raw)]
+    for more in (["--exchanges", str(FULL), "--report", str(tmp_path / "r")], ["--report", str(FULL)], []):
+        with FULL.open("wb") as full:
+            ended = subprocess.run([*command, *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert ended.returncode == 2
+        assert "No space left on device" in ended.stderr and "None" not in ended.stderr
+        assert "Traceback" not in ended.stderr and "Exception" not in ended.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    raw.write_bytes(stored("traffic.raw", "chat-completions"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        ended = subprocess.run(
+            [sys.executable, "-m", "libs.matching", str(raw)],
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_missing_input_leaves_the_output_of_an_earlier_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +189,26 @@ def test_train_without_anything_to_train_on_writes_no_release(
     path.write_bytes(b"\n")
     assert train([str(path), "--model", str(model), "--out", str(out)]) == 1
     assert "nothing to train on" in capsys.readouterr().err and not out.exists()
+
+
+def test_train_says_when_every_sample_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, path, out = write_model(tmp_path / "model"), tmp_path / "in.jsonl", tmp_path / "out"
+    path.write_bytes(encode(batch("b1", msgspec.structs.replace(sample("f1"), request={"input": "x"}))))
+    assert train([str(path), "--model", str(model), "--out", str(out)]) == 1
+    assert "every sample was left out" in capsys.readouterr().err and not out.exists()
+    path.write_bytes(encode(batch("b1", msgspec.structs.replace(sample("f1"), reward=1.0, hints=[]))))
+    assert train([str(path), "--model", str(model), "--out", str(out)]) == 0
+    assert "no step was taken (nothing_rejected 1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta"])
+def test_train_names_a_device_that_is_not_there(
+    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, path, out = write_model(tmp_path / "model"), tmp_path / "in.jsonl", tmp_path / "out"
+    path.write_bytes(encode(batch("b1", sample("f1"))))
+    assert train([str(path), "--model", str(model), "--output", str(out), "--device", device]) == 1
+    assert f"--device {device} cannot be used" in capsys.readouterr().err and not out.exists()
 
 
 @pytest.mark.parametrize("change", [{"weight": 1e300}, {"reward": -1e308}, {"weight": 0.0}, {"reward": float("nan")}])

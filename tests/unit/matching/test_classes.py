@@ -74,6 +74,42 @@ SIDE: dict[str, tuple[str, list[Item]]] = {
         [ASK, said(PLAN), user("Review the conversation above. You must list skills worth saving. Return JSON only.")],
     ),
     "heartbeat": ("", [ASK, said(PLAN), user("Heartbeat: check HEARTBEAT.md. If nothing is due, reply HEARTBEAT_OK.")]),
+    "is it over": (
+        "You judge whether the user is done. Answer JSON.",
+        [
+            ASK,
+            said(PLAN),
+            user('Is the conversation finished? Reply with {"done": true} or {"done": false} only.'),
+        ],
+    ),
+    "one word": (
+        "",
+        [ASK, said(PLAN), user("Has the user's request been fulfilled? Answer with a single word: yes or no.")],
+    ),
+    "who speaks": (
+        "",
+        [
+            ASK,
+            said(PLAN),
+            user("Given the above: should the assistant respond? Reply with exactly one word, yes or no."),
+        ],
+    ),
+    "is the user content": (
+        "",
+        [ASK, said(PLAN), user('Decide whether the user is satisfied. Respond in JSON: {"satisfied": true}.')],
+    ),
+    "another question": (
+        "",
+        [ASK, said(PLAN), user("Determine if the user is asking a follow-up.\nOutput true or false, nothing else.")],
+    ),
+    "memo for a successor": (
+        "",
+        [ASK, said(PLAN), user("Condense the dialogue so far into a memo for a successor agent.")],
+    ),
+    "hand-off": (
+        "",
+        [ASK, said(PLAN), user("Compress the conversation so far into a handoff note for the next agent to continue.")],
+    ),
 }
 
 
@@ -105,6 +141,17 @@ PERSON = [
     "What would you suggest next?",
     "Here is the transcript of my meeting. What was decided?",
     "Remember that I like short answers, and never use lists.",
+    "Is the conversation over?",
+    "Is the task done? Answer yes or no.",
+    "Has the issue been resolved? Reply yes or no only, please.",
+    "Is the user able to delete the file? Answer yes or no only.",
+    "Is this conversation being saved? Just say yes or no.",
+    "Check whether the user is logged in. Return JSON from the route.",
+    'Implement a node: decide if the user is asking for a refund. Return JSON {"refund": true}.',
+    "Write a function that decides whether the user wants to continue. It must return only true or false.",
+    'Add an endpoint that returns JSON {"done": true} once the user has completed the session.',
+    "Is the chat widget finished? Return JSON from the handler instead of XML.",
+    "Condense the second paragraph.",
 ]
 
 
@@ -280,6 +327,16 @@ def test_a_compaction_of_a_written_out_transcript() -> None:
     call = w.exchange(
         [user(written)], SUMMARY, system="You summarise conversations. Output only the summary.", tools=False
     )
+    second = w.exchange(resumed("user", SUMMARY, [], NO), SHORT)
+    assert w.line(call).exchange_class == "compaction"
+    assert w.turn(second) == last
+
+
+def test_a_dialogue_that_is_condensed_under_other_names_is_bridged() -> None:
+    w = World()
+    last = w.exchange([ASK], PLAN)
+    written = f"USER: {ASK['content']}\nAGENT: {PLAN}\n\nCondense the dialogue above into a memo for a successor agent."
+    call = w.exchange([user(written)], SUMMARY, system="Condense the dialogue.", tools=False)
     second = w.exchange(resumed("user", SUMMARY, [], NO), SHORT)
     assert w.line(call).exchange_class == "compaction"
     assert w.turn(second) == last

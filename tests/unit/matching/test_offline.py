@@ -70,7 +70,7 @@ def test_a_log_is_matched(corpus: Path, tmp_path: Path) -> None:
 def test_lines_that_are_no_records_are_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text('{"a": 1}\n\nnot json\n')
-    assert main(["--input", str(path)]) == 0
+    assert main(["--input", str(path)]) == 1
     said_ = capsys.readouterr()
     assert json.loads(said_.out)["unreadable"] == 2
     assert "broken.jsonl:1: left out" in said_.err and "broken.jsonl:3" in said_.err

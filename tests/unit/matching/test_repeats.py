@@ -189,3 +189,16 @@ def test_a_reply_is_never_bound_to_its_own_echo() -> None:
     again = w.exchange(OPEN, PLAN)
     assert w.turn(again) == "x0001"
     assert all(turn != answer for turn, answer in w.bindings())
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-session-id": "s"}])
+def test_without_a_name_an_equal_history_may_be_another_persons(headers: dict[str, str]) -> None:
+    """A second person sends the first one's opening and reply along (an example) and goes on in another way."""
+    w = World()
+    first = w.exchange([ASK], PLAN, headers=headers)
+    answered = w.exchange(OPEN, SHORT, headers=headers)
+    other = w.exchange([ASK, said(PLAN), user("Write a haiku about rain.")], CRON, headers=headers)
+    assert (w.turn(answered), w.turn(other)) == (first, first)
+    named = bool(headers)
+    assert w.line(other).exchange_class == ("branch" if named else "main")
+    assert [b.turn_id for b in w.implicit(other)] == ([answered] if named else [])
