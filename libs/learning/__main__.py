@@ -14,12 +14,14 @@ import dataclasses
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from libs.contracts.lines import add_inputs, input_files
+from libs.contracts.lines import add_inputs, input_files, number_from
+from libs.contracts.terminal import complain, os_fault, plain_json, reader_gone
 from libs.errors import ClawbackError, ConfigError, DeadLetterError
 
 _OBJECTIVE = {
@@ -42,10 +44,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         _train(args)
     except ClawbackError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
+        return 1
+    except BrokenPipeError:
+        reader_gone()
+        complain("error: standard output was closed before the last step; no release is written")
         return 1
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        complain(f"error: {os_fault(error)}")
         return 1
     return 0
 
@@ -78,18 +84,23 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         help="directory to write the release to",
     )
     parser.add_argument("--mode", choices=["lora", "full"], default="lora", help="train an adapter, or every weight")
-    parser.add_argument("--lora-rank", type=int, default=32, help="rank of the adapter")
-    parser.add_argument("--lora-alpha", type=int, default=64, help="the adapter is scaled by alpha / rank")
+    parser.add_argument("--lora-rank", type=number_from(1), default=32, help="rank of the adapter")
+    parser.add_argument("--lora-alpha", type=number_from(1), default=64, help="the adapter is scaled by alpha / rank")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
     parser.add_argument(
         "--dtype", choices=["float32", "bfloat16"], default="float32", help="of the base model's weights"
     )
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="of AdamW, constant")
     parser.add_argument(
-        "--batch-size", type=int, default=4, help="judged turns per step; batches are taken as they are"
+        "--learning-rate", type=number_from(0, float, above=True), default=1e-3, help="of AdamW, constant"
     )
-    parser.add_argument("--max-sample-tokens", type=int, default=4096, help="longer turns are left out")
-    parser.add_argument("--pack-tokens", type=int, default=4096, help="tokens of one pass; bounds memory")
+    parser.add_argument(
+        "--batch-size",
+        type=number_from(1),
+        default=4,
+        help="judged turns per step; batches are taken as they are",
+    )
+    parser.add_argument("--max-sample-tokens", type=number_from(1), default=4096, help="longer turns are left out")
+    parser.add_argument("--pack-tokens", type=number_from(1), default=4096, help="tokens of one pass; bounds memory")
     parser.add_argument(
         "--checkpoint-activations",
         action="store_true",
@@ -98,7 +109,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--train-accepted", action="store_true", help="also step when nothing was rejected")
     for field in dataclasses.fields(ObjectiveConfig):
         flag = f"--{field.name.replace('_', '-')}"
-        parser.add_argument(flag, type=type(field.default), default=field.default, help=_OBJECTIVE[field.name])
+        kind = {float: number_from(0, float), int: number_from(1)}.get(type(field.default), str)
+        parser.add_argument(flag, type=kind, default=field.default, help=_OBJECTIVE[field.name])
     args = parser.parse_args(argv)
     args.files = input_files(parser, args)
     return args
@@ -111,13 +123,15 @@ def _train(args: argparse.Namespace) -> None:
     from libs.learning.checkpoint import StepRecord, base_digest, save_release
     from libs.learning.model import ModelConfig, load_policy
     from libs.learning.objective import ObjectiveConfig, check_coefficients
-    from libs.learning.offline import check_paths, read_batches
+    from libs.learning.offline import check_device, check_paths, read_batches
     from libs.learning.scale import world
     from libs.learning.teacher import StepConfig
 
     objective = ObjectiveConfig(**{f.name: getattr(args, f.name) for f in dataclasses.fields(ObjectiveConfig)})
     check_coefficients(objective)
-    check_paths(args.files, args.out)
+    check_paths(args.files, args.model, args.out)
+    args.out = args.out.resolve()  # through a link: to where it leads
+    check_device(args.device)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("nccl" if args.device.startswith("cuda") else "gloo")
     try:
@@ -135,15 +149,14 @@ def _train(args: argparse.Namespace) -> None:
         optimizer = torch.optim.AdamW(list(policy.named_trainable().values()), lr=args.learning_rate, weight_decay=0.0)
         step = StepConfig(learning_rate=args.learning_rate, pack_tokens=args.pack_tokens)
         trained: list[str] = []
-        batches = 0
+        why: Counter[str] = Counter()  # what each step ended in
         for batch in read_batches(args.files, args.batch_size, _left_out):
-            batches += 1
             line, ids = _step(batch, policy, tokenizer, optimizer, objective, step, args)
             trained += ids
+            why["applied" if line["applied"] else line["reason"]] += 1
             if world()[0] == 0:
-                print(json.dumps(line), flush=True)
-        if not batches:
-            raise ConfigError("nothing to train on: name files of training batches, or of judged turns with a capture")
+                print(plain_json(json.dumps(line)), flush=True)
+        check_steps(why)
         record = StepRecord(
             release_id=args.out.name,
             parent_id="base",
@@ -160,9 +173,28 @@ def _train(args: argparse.Namespace) -> None:
             dist.destroy_process_group()
 
 
+def check_steps(why: Counter[str]) -> None:
+    """Raise ConfigError when there was nothing to train on; say so when no step was taken. `why`: steps by outcome."""
+    if not why:
+        raise ConfigError("nothing to train on: name files of training batches, or of judged turns with a capture")
+    if set(why) == {"no_samples"}:
+        raise ConfigError(
+            "nothing was trained and no release is written: every sample was left out ('dropped' says why for each)"
+        )
+    if not why["applied"] and _first():
+        told = ", ".join(f"{reason} {n}" for reason, n in why.items())
+        more = "; --train-accepted steps without a rejection, too" if why["nothing_rejected"] else ""
+        complain(f"no step was taken ({told}): the release equals the base{more}")
+
+
+def _first() -> bool:
+    """The one of several ranks that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _left_out(fault: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        print(f"left out: {fault}", file=sys.stderr)
+    if _first():
+        complain(f"left out: {fault}")
 
 
 def _step(

@@ -22,12 +22,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from libs.contracts import Adapter
-from libs.errors import StopError
+from libs.errors import ConfigError, StopError
 from libs.learning.model import Policy
 from libs.learning.scale import fill, meet, whole, world
 
 _WEIGHTS = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
 _SIDE_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
+_BESIDE = ("optimizer.safetensors", "step.json", "probes.json")  # in <release>/trainer; the gate's answers are the last
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,19 +42,67 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any]  # objective and step settings as used
     base_digest: str  # of the base model's config and weights' size: a checkpoint does not fit another base
     rng_state: str  # torch's, hex
+    files: list[str] = []  # everything that was written with it, relative to the release; empty: before 0.1 wrote it
+
+
+def check_replaceable(target: Path, what: str) -> None:
+    """Raise ConfigError that starts with `what` when something lies at `target` that is not an earlier release alone.
+
+    A release is known by its step record and holds nothing but what was written with it.
+    """
+    if not target.exists() and not target.is_symlink():
+        return
+    if not target.is_dir() or target.is_symlink():
+        raise ConfigError(f"{what} {target} is a file or a link; name a directory for the release")
+    found = sorted(str(p.relative_to(target)) for p in target.rglob("*") if not p.is_dir() or p.is_symlink())
+    if not found and not any(target.iterdir()):
+        return
+    strange = _strange(target, found)
+    if strange:
+        raise ConfigError(
+            f"{what} {target} holds {strange[0]}, which no release wrote, and writing a release would remove it; "
+            "name a new or empty directory"
+        )
+
+
+def _strange(target: Path, found: list[str]) -> list[str]:
+    """What lies in the directory and was not written with a release; all of it when there is no step record."""
+    try:
+        known = set(read_record(target).files)
+    except (OSError, msgspec.MsgspecError):
+        return found or [str(next(target.iterdir()).name)]
+    beside = {f"trainer/{name}" for name in _BESIDE}
+    if known:
+        return [name for name in found if name not in known | beside]
+    weights = {"adapter_config.json", "README.md", *_WEIGHTS.values()}
+    side = _SIDE_FILES if (target / _WEIGHTS["full"]).exists() else ()
+    return [
+        name
+        for name in found
+        if name not in weights | beside and not ("/" not in name and any(Path(name).match(p) for p in side))
+    ]
 
 
 def write_atomically(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make directory `target` appear with what `fill` writes, or not at all. An existing one is replaced."""
-    partial = target.with_name(f".{target.name}.partial")
+    """Make directory `target` appear with what `fill` writes, or not at all. An earlier release there is replaced.
+
+    Raises ConfigError when something else lies there by then; what was written stays beside it.
+    """
+    partial, former = target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.former")
     shutil.rmtree(partial, ignore_errors=True)
+    if former.exists() and not target.exists():  # a crash between the two renames below
+        former.rename(target)
+    shutil.rmtree(former, ignore_errors=True)
     partial.mkdir(parents=True)
     fill(partial)
     for path in [*partial.rglob("*"), partial]:
         sync(path)
-    shutil.rmtree(target, ignore_errors=True)
+    check_replaceable(target, f"{partial} is the release that was to be written, but")
+    if target.exists():
+        target.rename(former)
     partial.rename(target)
     sync(target.parent)
+    shutil.rmtree(former, ignore_errors=True)
 
 
 def write_file_atomically(target: Path, data: bytes) -> None:
@@ -96,7 +145,9 @@ def save_release(target: Path, policy: Policy, optimizer: torch.optim.Optimizer,
         beside = directory / "trainer"
         beside.mkdir()
         save_file(moments, beside / "optimizer.safetensors")
-        (beside / "step.json").write_bytes(msgspec.json.encode(record))
+        files = [str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()]
+        whole_record = msgspec.structs.replace(record, files=sorted([*files, "trainer/step.json"]))
+        (beside / "step.json").write_bytes(msgspec.json.encode(whole_record))
 
     if world()[0] == 0:
         write_atomically(target, write)

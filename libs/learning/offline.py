@@ -6,6 +6,7 @@ every dialect.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,40 @@ def read_batches(
         yield _batch(made, scenario, group)
 
 
-def check_paths(files: Sequence[Path], out: Path) -> None:
-    """Raise ConfigError, before a model is loaded, when a file is missing or `out` is a file."""
+def check_paths(files: Sequence[Path], model: Path, out: Path) -> None:
+    """Raise ConfigError, before a model is loaded, when a file is missing or writing to `out` would lose something:
+    the model, an input, or whatever else lies there and is not an earlier release. Links are followed.
+    """
+    from libs.learning.checkpoint import check_replaceable
+
     for path in files:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file; name JSONL files of training batches or judged turns")
+    target = out.resolve()
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--output {out} is a file; name a directory for the release")
+    for what, path in (("the model", model), *(("the input", path) for path in files)):
+        if path.resolve().is_relative_to(target):
+            where = "is" if path.resolve() == target else "holds"
+            raise ConfigError(
+                f"--output {out} {where} {what} {path}, which writing a release would remove; name a new directory"
+            )
+    check_replaceable(target, "--output")
+    above = next(p for p in target.parents if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ConfigError(f"--output {out}: nothing can be written in {above}; name another directory")
+
+
+def check_device(name: str) -> None:
+    """Raise ConfigError when this machine cannot compute on the device (`cpu`, `cuda`, `cuda:1`, ...)."""
+    import torch
+
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"--device {name} cannot be used: {str(error).strip().splitlines()[0]}; give --device cpu"
+        ) from error
 
 
 def _record(line: bytes) -> TrainingBatch | TurnJudged:

@@ -27,6 +27,8 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
         return target
     if not gguf.exists():
         raise ConfigError(f"no GGUF file at {gguf}; run `make setup` to fetch it")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} holds something that is no converted model; move it away, then run it again")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -41,8 +43,7 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
     model.hf_quantizer = None
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+    partial.rename(target)  # over an empty directory at most
     return target
 
 
