@@ -53,6 +53,8 @@ def store(value: bytes, url: str, topic: str) -> bytes:
     name = f"{topic}/{digest}.json"
     try:
         filesystem, root = fsspec.core.url_to_fs(url or default_url())
+        if not url:
+            Path(root).mkdir(mode=0o700, parents=True, exist_ok=True)  # whole exchanges: nobody else's to read
         path = posixpath.join(root, name)
         if not (filesystem.exists(path) and filesystem.size(path) == len(value)):
             filesystem.makedirs(posixpath.dirname(path), exist_ok=True)
@@ -67,8 +69,9 @@ def store(value: bytes, url: str, topic: str) -> bytes:
 def redeem(ticket: bytes, url: str) -> bytes:
     """The record that a ticket stands for. Blocks on I/O.
 
-    Raises ContractError when the ticket is malformed or the blob is not the one that was sent, RetryError when the
-    store does not answer or the blob is not (yet) there.
+    Raises ContractError when the ticket is malformed, the store answers that it has no such blob (it was stored before
+    the ticket was sent, so it is gone for good), or the blob is not the one that was sent; RetryError when the store
+    does not answer.
     """
     try:
         claim = msgspec.json.decode(ticket, type=Ticket).claim
@@ -79,6 +82,12 @@ def redeem(ticket: bytes, url: str) -> bytes:
     try:
         filesystem, root = fsspec.core.url_to_fs(url or default_url())
         value: bytes = filesystem.cat_file(posixpath.join(root, claim.name))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise ContractError(
+            f"no claim {claim.name} under {url or default_url()}: it was deleted, or CLAWBACK_CLAIMS_URL names another "
+            "store; restore it, then `clawback dead-letters retry`",
+            reason="claim_missing",
+        ) from error
     except (OSError, ValueError, ImportError) as error:
         raise RetryError(f"cannot read claim {claim.name} under {url}: {error}", reason="claim_read") from error
     if len(value) != claim.bytes or hashlib.sha256(value).hexdigest() != claim.sha256:

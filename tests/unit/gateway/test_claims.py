@@ -35,10 +35,31 @@ def test_a_forged_name_cannot_leave_the_store(tmp_path: Path, name: str) -> None
         claims.redeem(ticket, tmp_path.as_uri())
 
 
-def test_a_missing_blob_may_still_come(tmp_path: Path) -> None:
+def test_a_blob_that_is_gone_is_no_outage(tmp_path: Path) -> None:
+    """It was stored before its ticket was sent: a store that answers "no such file" will never have it."""
     ticket = claims.store(b"record", tmp_path.as_uri(), "traffic.raw")
-    with pytest.raises(RetryError):
-        claims.redeem(ticket, (tmp_path / "elsewhere").as_uri())
+    (tmp_path / "file").write_text("")
+    for elsewhere in (tmp_path / "elsewhere", tmp_path / "file"):
+        with pytest.raises(ContractError, match=r"no claim traffic\.raw/") as missing:
+            claims.redeem(ticket, elsewhere.as_uri())
+        assert missing.value.reason == "claim_missing"
+    with pytest.raises(ContractError, match="no claim"):
+        claims.redeem(ticket, "memory://elsewhere")
+
+
+def test_a_store_that_does_not_answer_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = claims.store(b"record", tmp_path.as_uri(), "traffic.raw")
+    with pytest.raises(RetryError, match="cannot read claim"):
+        claims.redeem(ticket, "nosuchscheme://bucket")
+    (blob,) = tmp_path.rglob("*.json")
+
+    def away(*_: object, **__: object) -> bytes:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.cat_file", away)
+    with pytest.raises(RetryError, match="Connection refused"):
+        claims.redeem(ticket, tmp_path.as_uri())
+    assert blob.exists()
 
 
 def test_a_broken_ticket_is_named(tmp_path: Path) -> None:
@@ -49,4 +70,5 @@ def test_a_broken_ticket_is_named(tmp_path: Path) -> None:
 def test_the_default_store_is_under_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAWBACK_HOME", str(tmp_path))
     claims.store(b"record", "", "traffic.raw")
+    assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700, "whole exchanges"
     assert list((tmp_path / "claims" / "traffic.raw").glob("*.json"))
