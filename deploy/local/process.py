@@ -68,10 +68,13 @@ class Process:
 
 
 def spawn(name: str, argv: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Process:
-    """Start a process in a session of its own, stdout and stderr appended to `log`. Raises ConfigError."""
+    """Start a process in a session of its own, stdout and stderr appended to `log`. Raises ConfigError.
+
+    Only its owner can read the log: a service's last words may hold what it worked on.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with log.open("ab") as out:
+        with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as out:
             child = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(env), cwd=cwd, start_new_session=True
             )

@@ -37,7 +37,7 @@ def start(log: Path, port: int = 0, *, data: Path | None = None, wait_seconds: f
     port = port or free_port()
     argv = [binary(), "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--daemonize", "no"]
     if data is not None:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # requests and replies
         argv += ["--dir", str(data), "--appendonly", "yes", "--appendfsync", "everysec"]
     process = spawn("redis", argv, log, {"PATH": os.environ.get("PATH", "")})
     url = f"redis://127.0.0.1:{port}/0"

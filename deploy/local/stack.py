@@ -95,7 +95,7 @@ def up(
         redis_url=os.environ.get("CLAWBACK_REDIS_URL", ""),
         partitions=partitions,
     )
-    (home / PLAN).write_bytes(msgspec.json.encode(plan))
+    state.write_private(home / PLAN, msgspec.json.encode(plan))  # env may hold keys and passwords
     (home / state.FILE).unlink(missing_ok=True)
     supervisor = spawn(
         "supervisor",
@@ -194,13 +194,21 @@ def _check(home: Path, services: Sequence[str], ports: Mapping[str, int]) -> Non
     unknown = set(services) - set(NAMES)
     if unknown:
         raise ConfigError(f"no such service: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    strange = sorted(set(ports) - {*NAMES, "broker", "redis"})
+    if strange:
+        raise ConfigError(f"--port {strange[0]}: no such process; there are {', '.join((*NAMES, 'broker', 'redis'))}")
+    for name, port in ports.items():
+        if not 1 <= port <= 65535:
+            raise ConfigError(f"--port {name}={port}: a port is a number from 1 to 65535")
+        if twice := [other for other, same in ports.items() if same == port and other != name]:
+            raise ConfigError(f"--port {name}={port}: {twice[0]} has it already; choose another port")
     running = state.read(home)
     if running is not None and running.supervisor is not None and running.supervisor.process("supervisor").alive():
         raise ConfigError(f"a stack already runs from {home}; `clawback down` stops it")
     if running is not None:
         down(home)  # left over from a supervisor that was killed
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         free = shutil.disk_usage(home).free
     except OSError as error:
         raise ConfigError(f"CLAWBACK_HOME: cannot use {home}: {error.strerror}; choose another folder") from error

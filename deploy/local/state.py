@@ -44,10 +44,16 @@ class Stack(msgspec.Struct, kw_only=True):
         return self.services["gateway"].url if "gateway" in self.services else ""
 
     def write(self) -> None:
-        path = Path(self.home) / FILE
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
-        part.replace(path)
+        write_private(Path(self.home) / FILE, msgspec.json.format(msgspec.json.encode(self), indent=2))
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file, whole or not at all, by one that only its owner can read, from its first byte on."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as sink:
+        sink.write(data)
+    part.replace(path)
 
 
 def read(home: Path) -> Stack | None:

@@ -14,6 +14,8 @@ from typing import cast
 
 import click
 
+from libs.cli.say import say
+from libs.contracts.terminal import os_fault, plain, reader_gone
 from libs.errors import ClawbackError
 
 _COMMANDS = Path(__file__).parent / "commands"
@@ -54,17 +56,20 @@ def main() -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
+        error.message = plain(error.message)  # it may quote a record
         error.show()
         return error.exit_code
     except click.Abort:
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         return 130
     except ClawbackError as error:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True, lines=True)
         return 1
     except BrokenPipeError:  # `clawback tap ... | head`
-        sys.stderr.close()
-        return 0
+        return reader_gone()
+    except OSError as error:  # a full disk
+        say(f"error: {os_fault(error)}", err=True)
+        return 1
 
 
 if __name__ == "__main__":

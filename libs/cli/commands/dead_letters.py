@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from libs.cli.say import say, say_json
 
 if TYPE_CHECKING:
     from libs.contracts import DeadLetter
@@ -33,13 +34,13 @@ def list_(service: str | None, reason: str | None, topic: str | None, retried: b
     """What was set aside, newest last."""
     letters = [x for x in asyncio.run(read(retried=retried)) if _fits(x, service, reason, topic)]
     if as_json:
-        click.echo(json.dumps([_public(x) for x in letters], ensure_ascii=False, indent=2))
+        say_json([_public(x) for x in letters])
         return
     for letter in letters:
         when = datetime.fromtimestamp(letter.failed_at, UTC).strftime("%m-%d %H:%M:%S")
-        click.echo(f"{when}  {letter.dead_letter_id:32}  {letter.service}/{letter.reason}  {letter.error[:90]}")
+        say(f"{when}  {letter.dead_letter_id:32}  {letter.service}/{letter.reason}  {letter.error[:90]}")
     counts = Counter(f"{x.service}/{x.reason}" for x in letters)
-    click.echo("  ".join(f"{label}: {n}" for label, n in counts.most_common()) or "no dead letters")
+    say("  ".join(f"{label}: {n}" for label, n in counts.most_common()) or "no dead letters")
 
 
 @command.command("show")
@@ -49,7 +50,7 @@ def show(dead_letter_id: str) -> None:
     letter = _find(asyncio.run(read(retried=True)), dead_letter_id)
     value = base64.b64decode(letter.value)
     shown = _public(letter) | {"key": _text(letter.key), "value": value.decode("utf-8", "backslashreplace")}
-    click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
+    say_json(shown)
 
 
 @command.command("retry")
@@ -68,10 +69,10 @@ def retry(ids: tuple[str, ...], everything: bool, service: str | None, reason: s
     asyncio.run(_send_again(sendable))
     for letter in chosen:
         if letter.value:
-            click.echo(f"{letter.dead_letter_id} -> {letter.source_topic}")
+            say(f"{letter.dead_letter_id} -> {letter.source_topic}")
         else:
-            click.echo(f"{letter.dead_letter_id}: its bytes were left out (too large); read them from the source topic")
-    click.echo(f"sent {len(sendable)} again")
+            say(f"{letter.dead_letter_id}: its bytes were left out (too large); read them from the source topic")
+    say(f"sent {len(sendable)} again")
 
 
 async def read(*, retried: bool) -> list[DeadLetter]:

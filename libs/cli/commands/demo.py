@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from libs.cli.home import check_model, home
+from libs.cli.options import Seconds, new_folder
+from libs.cli.say import say
 
 
 @click.command("demo", help=__doc__)
@@ -18,10 +20,8 @@ from libs.cli.home import check_model, home
 @click.option("--no-tags", is_flag=True, help="the client leaves out its session tag")
 @click.option("--window", type=click.IntRange(1), help="the client sends only its newest N messages")
 @click.option("--compact", is_flag=True, help="the client replaces its history by a summary before it answers")
-@click.option(
-    "--ttl", type=click.FloatRange(min=0.1), help="session state lives S seconds; half the answers come later"
-)
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="default: runs/<time>")
+@click.option("--ttl", type=Seconds(), help="session state lives S seconds; half the answers come later")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="a new folder; default runs/<time>")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -40,9 +40,8 @@ def command(
     from experiments.homework.run import DEFAULT_TTL_SECONDS, Plan, execute
     from experiments.homework.sessions import Shape
 
+    directory = new_folder(output or Path("runs") / time.strftime("%Y%m%d-%H%M%S"), "--output")
     check_model()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    directory = output or Path("runs") / stamp
     plan = Plan(
         directory=directory,
         seed=seed,
@@ -68,6 +67,6 @@ def command(
         except KeyboardInterrupt:
             progress.console.print(f"interrupted; what was measured so far is in {directory}", markup=False)
             ctx.exit(130)
-    click.echo(report.table(summary))
-    click.echo(f"everything is in {directory}")
+    say(report.table(summary), lines=True)
+    say(f"everything is in {directory}")
     sys.stdout.flush()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from libs.cli.say import say, say_json
+
 if TYPE_CHECKING:
     from libs.cli.diagnosis import Finding, System
 
@@ -24,9 +26,9 @@ def command(window: str, as_json: bool) -> None:
     system = examine(window)
     findings = diagnose(system)
     if as_json:
-        click.echo(json.dumps([asdict(f) for f in findings], ensure_ascii=False, indent=2))
+        say_json([asdict(f) for f in findings])
     else:
-        click.echo(tell(system, findings))
+        say(tell(system, findings), lines=True)
     if any(f.severity == "stops" for f in findings):
         raise click.exceptions.Exit(1)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from libs.cli.say import say
+
 _NOTE = (
     "The topics keep their records until their retention ends (deploy/topics/topics.yaml), and no stage uses them "
     "again; what was trained before stays in the releases: `clawback rollback` takes a release back."
@@ -25,7 +27,7 @@ def command(session: str | None, tenant: str | None, yes: bool) -> None:
     if not yes:
         click.confirm(f"forget {what}?", abort=True)
     removed = asyncio.run(_forget(session, tenant))
-    click.echo(f"removed {removed} keys from Redis and wrote the tombstone. {_NOTE}")
+    say(f"removed {removed} keys from Redis and wrote the tombstone. {_NOTE}")
 
 
 async def _forget(session: str | None, tenant: str | None) -> int:

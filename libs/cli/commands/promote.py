@@ -7,6 +7,8 @@ import time
 
 import click
 
+from libs.cli.say import say
+
 
 @click.command("promote", help=__doc__)
 @click.argument("scenario")
@@ -17,4 +19,4 @@ def command(scenario: str, release_id: str) -> None:
 
     event = promote(chain_of(scenario, asyncio.run(events())), release_id, time.time())
     send(event)
-    click.echo(f"{scenario}: {event.serving} is to serve ({event.reason})")
+    say(f"{scenario}: {event.serving} is to serve ({event.reason})")

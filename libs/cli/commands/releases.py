@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 
 import click
+
+from libs.cli.say import say, say_json
 
 
 @click.command("releases", help=__doc__)
@@ -19,18 +20,18 @@ def command(scenario: str | None, as_json: bool) -> None:
 
     log = [event for event in asyncio.run(events()) if scenario in (None, event.scenario)]
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(log), ensure_ascii=False, indent=2))
+        say_json(msgspec.to_builtins(log))
         return
     if not log:
-        click.echo("no releases yet: every scenario serves the base model")
+        say("no releases yet: every scenario serves the base model")
         return
     for event in log:
         when = datetime.fromtimestamp(event.created_at, UTC).strftime("%m-%d %H:%M:%S")
         loss = f"  loss {event.metrics['loss']:.4f}" if "loss" in event.metrics else ""
         used = f"  {len(event.trained)} turns" if event.trained else ""
         why = f"  {event.reason}" if event.reason else ""
-        click.echo(f"{when}  {event.scenario}  {event.event:11} {event.release_id}  step {event.step}{used}{loss}{why}")
+        say(f"{when}  {event.scenario}  {event.event:11} {event.release_id}  step {event.step}{used}{loss}{why}")
     for name in sorted({event.scenario for event in log}):
         chain = chain_of(name, log)
         held = [r.release_id for r in chain.releases.values() if r.status == "held"]
-        click.echo(f"{name}: serving {chain.serving}" + (f", held back: {', '.join(held)}" if held else ""))
+        say(f"{name}: serving {chain.serving}" + (f", held back: {', '.join(held)}" if held else ""))

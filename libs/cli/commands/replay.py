@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 
 import click
+
+from libs.cli.options import Seconds, pairs
+from libs.cli.say import say
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -19,7 +21,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 @click.option("--group", help="consumer group; clawback-<stage>-<name> unless given")
 @click.option("--redis-url", help="an empty Redis database for its state; number 15 of the live one unless given")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="a setting that differs from the live service")
-@click.option("--timeout", "timeout_seconds", default=3600.0, show_default=True, help="seconds")
+@click.option("--timeout", "timeout_seconds", type=Seconds(), default=3600.0, show_default=True, help="seconds")
 def command(
     stage: str,
     since: str | None,
@@ -32,34 +34,37 @@ def command(
 ) -> None:
     from libs.cli.connect import settings
     from libs.cli.home import home
-    from libs.cli.replaying import replay, side_database
+    from libs.cli.replaying import OWN, replay, run_to_its_end, side_database
 
     used = settings()
     name = name or f"replay-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise click.BadParameter("--name: letters, digits, dot, dash and underscore only")
+    own = pairs(env, "--env")
+    if taken := sorted(OWN & set(own)):
+        raise click.BadParameter(f"--env {taken[0]}: a replay sets it itself, so that it stays beside the live stage")
     log = home() / "logs" / f"{stage}-{name}.log"
-    outcome = asyncio.run(
+    outcome = run_to_its_end(
         replay(
             used,
             stage,
             group=group or f"clawback-{stage}-{name}",
             suffix="" if into_live else f".{name}",
-            since=None if since is None else time.time() - _seconds(since),
+            since=None if since is None else max(0.0, time.time() - _seconds(since)),
             redis_url=redis_url or side_database(used.redis_url),
-            env=dict(pair.partition("=")[::2] for pair in env),
+            env=own,
             log=log,
             local=not used.kafka_idempotent_producer,
             timeout_seconds=timeout_seconds,
         )
     )
-    click.echo(f"{stage} read {outcome.read} records again")
+    say(f"{stage} read {outcome.read} records again")
     if outcome.forgotten:
-        click.echo(f"  {outcome.forgotten:6}  left out: forgotten")
+        say(f"  {outcome.forgotten:6}  left out: forgotten")
     for topic, written in outcome.written.items():
-        click.echo(f"  {written:6}  {topic}")
+        say(f"  {written:6}  {topic}")
     if not into_live:
-        click.echo(f"look at them with `clawback tap {next(iter(outcome.written))}`")
+        say(f"look at them with `clawback tap {next(iter(outcome.written))}`")
 
 
 def _seconds(age: str) -> float:

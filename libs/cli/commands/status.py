@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import click
+
+from libs.cli.say import say_json
+from libs.contracts.terminal import plain
 
 _LEGEND = (
     "signal: share of turns that a step has used. usable: judged and fit to train;\n"
@@ -27,19 +29,28 @@ def command(as_json: bool, scenario: str | None, window: str, watch: bool) -> No
         document = get_json(url)
         if scenario is not None:
             document["scenarios"] = {k: v for k, v in document["scenarios"].items() if k == scenario}
-        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+        say_json(document)
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     if not watch:
-        console.print(screen(get_json(url), window=window, scenario=scenario), *_not_ready(), sep="\n")
+        console.print(screen(_plain(get_json(url)), window=window, scenario=scenario), *_not_ready(), sep="\n")
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(screen(get_json(url), window=window, scenario=scenario), refresh=True)
+            live.update(screen(_plain(get_json(url)), window=window, scenario=scenario), refresh=True)
             time.sleep(2.0)
+
+
+def _plain(found: Any) -> Any:
+    """The document with every name and text in it safe to print: they come from records."""
+    if isinstance(found, dict):
+        return {plain(name): _plain(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_plain(value) for value in found]
+    return plain(found) if isinstance(found, str) else found
 
 
 def _not_ready() -> list[Any]:
@@ -50,7 +61,7 @@ def _not_ready() -> list[Any]:
     from libs.cli.home import home
 
     return [
-        Text(f"{'not ready':24}{h.name}: {h.detail.strip()[:120]} (log {h.entry.log})", style="red")
+        Text(plain(f"{'not ready':24}{h.name}: {h.detail.strip()[:120]} (log {h.entry.log})"), style="red")
         for h in status(home())
         if not h.ready
     ]

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from libs.contracts.terminal import plain, plain_json
+
 _LONG = 160  # characters of one value on the one-line form
 
 
@@ -54,9 +56,14 @@ async def _run(
         where=Filter(scenario=scenario, session=session, turn=turn),
     )
     async for tapped in found:
-        line = tapped.source.value.decode("utf-8", "replace") if jsonl else one_line(tapped)
+        line = one_json(tapped) if jsonl else plain(one_line(tapped))
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
+
+
+def one_json(tapped: Any) -> str:
+    """The record's JSON in one line, control characters escaped as JSON does: it decodes to the same record."""
+    return plain_json(tapped.source.value.decode("utf-8", "replace")).replace("\n", " ")
 
 
 def one_line(tapped: Any) -> str:

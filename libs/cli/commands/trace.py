@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from typing import Any
 
 import click
+
+from libs.cli.say import say, say_json
 
 
 @click.command("trace", help=__doc__)
@@ -20,13 +21,13 @@ def command(turn_id: str, as_json: bool) -> None:
             f"no topic names {turn_id}. `clawback tap exchanges.classified` lists the exchanges there are"
         )
     if as_json:
-        click.echo(json.dumps(stages, ensure_ascii=False, indent=2))
+        say_json(stages)
         return
     start = stages[0]["at"]
-    click.echo(f"turn {turn_id}  scenario {stages[0]['scenario']}")
+    say(f"turn {turn_id}  scenario {stages[0]['scenario']}")
     for stage in stages:
         when = datetime.fromtimestamp(stage["at"], UTC).strftime("%H:%M:%S.%f")[:-3]
-        click.echo(f"  {when} {stage['at'] - start:+9.3f} s  {stage['topic']:21} {stage['what']}")
+        say(f"  {when} {stage['at'] - start:+9.3f} s  {stage['topic']:21} {stage['what']}")
 
 
 async def _collect(turn_id: str) -> list[dict[str, Any]]:
