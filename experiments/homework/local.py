@@ -32,8 +32,12 @@ FETCH_WAIT = {"CLAWBACK_KAFKA_FETCH_MAX_WAIT_MS": "100"}
 
 @contextlib.contextmanager
 def local_stack(home: Path, progress: Progress, env: Mapping[str, str]) -> Iterator[Stack]:
-    """Bring up the stack of `home`, yield it, stop it. Raises ConfigError with the fix when it cannot start."""
+    """Bring up the stack of `home`, yield it, stop it. Raises ConfigError with the fix when it cannot start.
+
+    SIGTERM raises KeyboardInterrupt, also while the stack still starts: nothing is left running.
+    """
     progress.doing("starting broker, Redis and services")
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield local.up(
             home,
@@ -45,16 +49,22 @@ def local_stack(home: Path, progress: Progress, env: Mapping[str, str]) -> Itera
         progress.doing("stopping what was started")
         with _no_interrupt():
             local.down(home)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """A second Ctrl-C while stopping must not leave processes behind."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A second Ctrl-C or SIGTERM while stopping must not leave processes behind."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_interruptible(work: Coroutine[Any, Any, T]) -> T:

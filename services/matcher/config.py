@@ -11,6 +11,8 @@ from libs.streams.config import ServiceSettings
 class MatcherSettings(ServiceSettings):
     """Bounds of the matching state; see docs/matching.md for what each one costs and loses."""
 
+    # Enough that the waits for Redis and for the broker's acknowledgement overlap; each holds one exchange in memory.
+    stream_max_in_flight: int = Field(default=128, ge=1, description="exchanges matched at once per process")
     matcher_ttl_seconds: float = Field(default=86_400.0, gt=0, description="a reply may be answered this long after it")
     matcher_tombstone_seconds: float = Field(
         default=7 * 86_400.0, gt=0, description="that long an answer that came too late is told from an unknown one"
