@@ -36,11 +36,11 @@ def command(as_json: bool, scenario: str | None, window: str, watch: bool) -> No
 
     console = Console()
     if not watch:
-        console.print(screen(_plain(get_json(url)), window=window, scenario=scenario), *_not_ready(), sep="\n")
+        console.print(screen(get_json(url), window=window, scenario=scenario), *_not_ready(), sep="\n")
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            live.update(screen(_plain(get_json(url)), window=window, scenario=scenario), refresh=True)
+            live.update(screen(get_json(url), window=window, scenario=scenario), refresh=True)
             time.sleep(2.0)
 
 
@@ -72,6 +72,7 @@ def screen(document: dict[str, Any], *, window: str, scenario: str | None) -> An
     from rich.console import Group
     from rich.text import Text
 
+    document, scenario = _plain(document), scenario and plain(scenario)
     names = [n for n in document["scenarios"] if scenario in (None, n)]
     total = document["total"][window] if scenario is None else _pick(document, scenario, window)
     parts: list[Any] = [

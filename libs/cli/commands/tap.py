@@ -56,7 +56,7 @@ async def _run(
         where=Filter(scenario=scenario, session=session, turn=turn),
     )
     async for tapped in found:
-        line = one_json(tapped) if jsonl else plain(one_line(tapped))
+        line = one_json(tapped) if jsonl else one_line(tapped)
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
@@ -72,7 +72,7 @@ def one_line(tapped: Any) -> str:
 
     where = f"{tapped.source.partition}:{tapped.source.offset}"
     if tapped.record is None:
-        return f"{where}  BAD {tapped.error}"
+        return plain(f"{where}  BAD {' '.join(tapped.error.split())}")
     bulky = {"request", "response", "capture", "earlier", "samples", "value"}
     fields: dict[str, Any] = msgspec.to_builtins(tapped.record)
     shown = []
@@ -84,4 +84,4 @@ def one_line(tapped: Any) -> str:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         text = " ".join(text.split())
         shown.append(f"{name}={text if len(text) <= _LONG else text[:_LONG] + '...'}")
-    return f"{where}  " + " ".join(shown)
+    return plain(f"{where}  " + " ".join(shown))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
+from libs.contracts import DeadLetter, claims, decode
 from libs.errors import RetryError, StopError
 from libs.streams.loop import StreamLoop
 from libs.streams.memory import MemoryBroker, MemoryConsumer
@@ -268,6 +272,41 @@ async def test_each_done_of_a_tick_stands_alone() -> None:
         await eventually(lambda: sum(broker.committed("g").values()) == 2)
     assert len(broker.records("turns.judged")) == 1
     assert len(broker.records("dead.letters")) == 1
+
+
+async def test_a_ticket_without_its_blob_is_set_aside_and_the_partition_goes_on(tmp_path: Path) -> None:
+    broker, url = MemoryBroker(partitions=1), (tmp_path / "store").as_uri()
+    lost, kept = (claims.store(value, url, TOPIC) for value in (b"lost", b"kept"))
+    (tmp_path / "store" / decode_ticket(lost)).unlink()
+    broker.append(Output(TOPIC, "k", lost))
+    broker.append(Output(TOPIC, "k", kept))
+    handler = Handling(done)
+    async with running(loop_on(broker, handler, claims_url=url)):
+        await eventually(lambda: sum(broker.committed("g").values()) == 2)
+    assert handler.seen == [b"kept"]
+    (letter,) = [decode(r.value, DeadLetter) for r in broker.records("dead.letters")]
+    assert (letter.reason, letter.attempts) == ("claim_missing", 1)
+    assert base64.b64decode(letter.value) == lost, "it can be sent again once the blob is restored"
+
+
+async def test_a_store_that_is_away_keeps_its_records_waiting(tmp_path: Path) -> None:
+    broker, url = MemoryBroker(partitions=1), (tmp_path / "store").as_uri()
+    broker.append(Output(TOPIC, "k", claims.store(b"kept", url, TOPIC)))
+    handler = Handling(done)
+    retries = {"service": "unit", "reason": "claim_read"}
+    before = REGISTRY.get_sample_value("clawback_retries_total", retries) or 0.0
+
+    def tried(times: int) -> bool:
+        return (REGISTRY.get_sample_value("clawback_retries_total", retries) or 0.0) >= before + times
+
+    async with running(loop_on(broker, handler, claims_url="nosuchscheme://store")):
+        await eventually(lambda: tried(8))
+    assert (handler.seen, broker.records("dead.letters"), sum(broker.committed("g").values())) == ([], [], 0)
+
+
+def decode_ticket(ticket: bytes) -> str:
+    name: str = json.loads(ticket)["claim"]["name"]
+    return name
 
 
 async def test_a_failing_revoke_stops_the_service() -> None:
