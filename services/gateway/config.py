@@ -48,6 +48,9 @@ class GatewaySettings(ServiceSettings):
     gateway_retries: int = Field(default=1, ge=0, le=5, description="further tries when no byte of an answer came")
     gateway_retry_statuses: str = Field(default="", description="comma-separated upstream statuses to retry as well")
     gateway_max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    gateway_record_max_bytes: int = Field(
+        default=64 * 1024 * 1024, ge=1024, description="largest request or answer, uncompressed, that is recorded"
+    )
     gateway_drain_seconds: float = Field(default=30.0, ge=0, description="time for open requests after SIGTERM")
     gateway_record_wait_seconds: float = Field(
         default=0.25, ge=0, description="longest wait of a client for its record"

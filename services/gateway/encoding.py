@@ -1,87 +1,95 @@
-"""Compressed bodies: they pass as they are and are opened only for the record."""
+"""Compressed bodies: they pass as they are and are opened only for the record, up to a stated size."""
 
 from __future__ import annotations
 
 import zlib
-from typing import Protocol
 
 import cramjam
 
-
-class Decompressor(Protocol):
-    """Opens a compressed stream piece by piece."""
-
-    def feed(self, chunk: bytes) -> bytes: ...
-
-
-class UnknownEncodingError(ValueError):
-    """A content coding that cannot be opened here; the exchange passes but is not kept."""
+_GZIP, _DEFLATE, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZLIB = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _DEFLATE}
+_CRAMJAM = {"br": cramjam.brotli, "zstd": cramjam.zstd}
+_IDENTITY = ("", "identity")
 
 
-class _Identity:
-    def feed(self, chunk: bytes) -> bytes:
-        return chunk
+class BodyError(ValueError):
+    """A body that passes but cannot be recorded; `reason` labels the metric."""
+
+    reason = "internal"
 
 
-class _Zlib:
-    def __init__(self, wbits: int) -> None:
-        self._object = zlib.decompressobj(wbits)
-        self._deflate = wbits == zlib.MAX_WBITS
+class UnknownEncodingError(BodyError):
+    """A content coding that cannot be opened here."""
 
-    def feed(self, chunk: bytes) -> bytes:
-        try:
-            return self._object.decompress(chunk)
-        except zlib.error:
-            if not self._deflate:
-                raise
-            # "deflate" without the zlib header, which some servers send against RFC 9110.
-            self._deflate, self._object = False, zlib.decompressobj(-zlib.MAX_WBITS)
-            return self._object.decompress(chunk)
+    reason = "unknown_encoding"
 
 
-class _Cramjam:
-    """Brotli and zstd: the pieces so far are opened again as a whole, which only end-of-stream recording does."""
+class DamagedEncodingError(BodyError):
+    """Bytes that are not of their coding, or end before it does."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._compressed = name, bytearray()
-
-    def feed(self, chunk: bytes) -> bytes:
-        self._compressed += chunk
-        return b""
-
-    def finish(self) -> bytes:
-        module = cramjam.brotli if self._name == "br" else cramjam.zstd
-        return bytes(module.decompress(bytes(self._compressed)))
+    reason = "damaged_encoding"
 
 
-def decompressor(encoding: str) -> Decompressor:
-    """For one Content-Encoding value. Raises UnknownEncodingError."""
+class TooLargeError(BodyError):
+    """Larger than what is recorded, once opened."""
+
+    reason = "over_record_limit"
+
+
+def coding(encoding: str) -> str:
+    """The name of one Content-Encoding value, "" for none. Raises UnknownEncodingError."""
     name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return _Identity()
-    if name in ("gzip", "x-gzip"):
-        return _Zlib(16 + zlib.MAX_WBITS)
-    if name == "deflate":
-        return _Zlib(zlib.MAX_WBITS)
-    if name in ("br", "zstd"):
-        return _Cramjam(name)
+    if name in _IDENTITY:
+        return ""
+    if name in _ZLIB or name in _CRAMJAM:
+        return name
     raise UnknownEncodingError(f"content encoding {encoding!r}")
 
 
-def finish(opened: Decompressor) -> bytes:
-    """What only the end of the stream gives. Raises ValueError when the compressed bytes are damaged."""
-    if isinstance(opened, _Cramjam) and opened._compressed:
+def decompress(body: bytes, encoding: str, max_bytes: int, *, cut: bool = False) -> bytes:
+    """A body opened. At most `max_bytes` (and a little) are ever held, whatever the body claims to expand to.
+
+    With `cut`, the beginning of a gzip or deflate body opens to the beginning of its text; brotli and zstd need the
+    whole. Raises UnknownEncodingError, DamagedEncodingError, TooLargeError.
+    """
+    name = coding(encoding)
+    if not name or not body:
+        plain = body
+    elif name in _ZLIB:
+        plain = _inflate(body, _ZLIB[name], max_bytes, cut)
+    else:
+        plain = _into(body, name, max_bytes)
+    if len(plain) > max_bytes:
+        raise TooLargeError(f"more than {max_bytes} bytes once opened")
+    return plain
+
+
+def _inflate(body: bytes, wbits: int, max_bytes: int, cut: bool) -> bytes:
+    out = b""
+    while body and len(out) <= max_bytes:
+        opened = zlib.decompressobj(wbits)
         try:
-            return opened.finish()
-        except cramjam.DecompressionError as error:
-            raise ValueError("damaged compressed body") from error
-    return b""
+            out += opened.decompress(body, max_bytes + 1 - len(out))
+        except zlib.error as error:
+            if wbits == _DEFLATE and not out:
+                # "deflate" without the zlib header, which some servers send against RFC 9110.
+                return _inflate(body, _RAW, max_bytes, cut)
+            raise DamagedEncodingError("damaged compressed body") from error
+        if not opened.eof and len(out) <= max_bytes and not cut:
+            raise DamagedEncodingError("the compressed body ends too early")
+        # A gzip body may be several members in a row (RFC 1952, section 2.2).
+        body = opened.unused_data if opened.unused_data.startswith(_GZIP_MAGIC) else b""
+    return out
 
 
-def decompress(body: bytes, encoding: str) -> bytes:
-    """A whole body opened; as it is when its coding is unknown or the bytes are damaged."""
+def _into(body: bytes, name: str, max_bytes: int) -> bytes:
+    out = bytearray(max_bytes + 1)  # its pages are touched only as far as they are filled
     try:
-        opened = decompressor(encoding)
-        return opened.feed(body) + finish(opened)
-    except (ValueError, zlib.error):
-        return body
+        size = _CRAMJAM[name].decompress_into(body, out)
+    except cramjam.DecompressionError as error:
+        # The library tells a full buffer from damage in words only.
+        if "whole buffer" in str(error):
+            raise TooLargeError(f"more than {max_bytes} bytes once opened") from error
+        raise DamagedEncodingError("damaged compressed body") from error
+    return bytes(memoryview(out)[:size])

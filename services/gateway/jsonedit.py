@@ -15,6 +15,7 @@ from typing import Any, Literal
 Action = Literal["null", "remove"]
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BOM = b"\xef\xbb\xbf"
 _decoder = json.JSONDecoder()
 
 
@@ -92,6 +93,16 @@ def edit_choices(text: str, top: Mapping[str, Action], choice: Mapping[str, Acti
                 for _ in _with_edits(text, start, choice, cuts):
                     pass
     return _apply(text, cuts), outer
+
+
+def edit_body(body: bytes, top: Mapping[str, Action], choice: Mapping[str, Action]) -> tuple[bytes, dict[str, Any]]:
+    """`edit_choices` on bytes: what is no UTF-8, or a byte order mark, stays as it is. Raises ValueError."""
+    bom = _BOM if body.startswith(_BOM) else b""
+    try:
+        text, outer = edit_choices(body[len(bom) :].decode("utf-8", "surrogateescape"), top, choice)
+    except RecursionError as error:
+        raise JsonShapeError("nested too deeply") from error
+    return bom + text.encode("utf-8", "surrogateescape"), outer
 
 
 def append_members(body: bytes, added: Mapping[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ from services.gateway.capture import CaptureFilter, capture_for
 from services.gateway.config import GatewaySettings
 from services.gateway.errors import RejectedError, error_body, error_response
 from services.gateway.headers import RECORD_OFF, SCENARIO, client_headers, upstream_headers
-from services.gateway.recorder import Exchange, Recorder
+from services.gateway.recorder import LARGE_BYTES, Exchange, Recorder
 from services.gateway.recording import Recording
 from services.gateway.scrub import scrub
 from services.gateway.upstream import Target, Upstreams
@@ -97,7 +97,7 @@ class Proxy:
         )
         capture: CaptureFilter | str = "not_recorded"
         if keep:
-            capture = capture_for(target.capture, path, body, headers, self._settings.gateway_capture_top_k)
+            capture = await self._capture(target, path, body, headers)
         recording = Recording(self._recorder, exchange, capture, keep=keep)
         if not isinstance(capture, str):
             body = capture.body
@@ -120,6 +120,20 @@ class Proxy:
             answered = await self._answer(request, upstream, recording, caller)
         metrics.GATEWAY_OWN_SECONDS.observe(recording.own_seconds)
         return answered
+
+    async def _capture(self, target: Target, path: str, body: bytes, headers: CIMultiDict[str]) -> CaptureFilter | str:
+        s = self._settings
+        given = (target.capture, path, body, headers, s.gateway_capture_top_k, s.gateway_record_max_bytes)
+        if len(body) > LARGE_BYTES or "content-encoding" in headers:
+            return await asyncio.to_thread(capture_for, *given)
+        return capture_for(*given)
+
+    async def _scrubbed(self, body: bytes, headers: CIMultiDict[str], caller: Caller) -> bytes:
+        """An error's body without our credentials."""
+        given = (body, headers, (*self._upstreams.secrets, caller.token), self._settings.gateway_record_max_bytes)
+        if len(body) > LARGE_BYTES or "content-encoding" in headers:
+            return await asyncio.to_thread(scrub, *given)
+        return scrub(*given)
 
     async def _answer(
         self, request: web.Request, upstream: aiohttp.ClientResponse, recording: Recording, caller: Caller
@@ -153,7 +167,7 @@ class Proxy:
             await recording.failed(error_body(recording.path, rejected))
             raise rejected from error
         if upstream.status >= 400:
-            body = scrub(body, headers, (*self._upstreams.secrets, caller.token))
+            body = await self._scrubbed(body, headers, caller)
         body = await recording.whole(body)
         headers.popall("content-length", None)
         return web.Response(status=upstream.status, reason=upstream.reason, headers=headers, body=body)
@@ -195,7 +209,7 @@ class Proxy:
         async with await self._upstreams.call(target, request.method, request.raw_path, headers, body) as upstream:
             answer = client_headers(upstream.headers.items())
             if upstream.status >= 400:
-                text = scrub(await upstream.read(), answer, (*self._upstreams.secrets, caller.token))
+                text = await self._scrubbed(await upstream.read(), answer, caller)
                 answer.popall("content-length", None)
                 return web.Response(status=upstream.status, reason=upstream.reason, headers=answer, body=text)
             response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=answer)

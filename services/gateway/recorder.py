@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import uuid_utils
@@ -14,9 +14,11 @@ from msgspec import structs
 
 from libs.contracts import BASE_RELEASE, Capture, TrafficRaw, encode
 from libs.contracts.traffic_raw import Outcome
+from libs.dialects.loose import NotJsonError, TooDeepError, read_json
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
-from services.gateway.encoding import decompress
+from services.gateway.answers import Answer
+from services.gateway.encoding import BodyError, decompress
 from services.gateway.redaction import Redactor
 from services.gateway.spool import Spool, SpoolFullError
 
@@ -29,7 +31,7 @@ _CLIENT_IDS = frozenset(
     {"metadata", "client_metadata", "user", "prompt_cache_key", "safety_identifier", "model", "store"}
     | {"session_id", "conversation_id", "conversation", "litellm_session_id", "previous_response_id"}
 )
-_LARGE_BYTES = 256 * 1024  # above this the record is built in a thread, so that other requests go on
+LARGE_BYTES = 256 * 1024  # above this the record is built in a thread, so that other requests go on
 
 
 @dataclass(slots=True)
@@ -47,18 +49,32 @@ class Exchange:
     draft: TrafficRaw | None = None  # the request's part of the record, redacted, once prepared
     key: bytes = b""
     redacted: bool = False
+    asked_stream: bool = False  # known once prepared
     recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the client got: the provider's JSON (assembled if it was streamed) and what came beside it."""
+    """What the client got: the provider's JSON (assembled if it was streamed) and what came beside it.
 
-    response: Any
-    outcome: Outcome
+    `read` is called once the request's part is prepared, in a thread when the response is `large`; it may raise
+    BodyError.
+    """
+
+    read: Callable[[], Answer]
+    large: bool = False
     release_id: str | None = None
     capture: Capture | None = None
     no_capture: str = ""  # why there is none
+
+
+class Built(NamedTuple):
+    """A record for the spool, and what the metrics tell of it."""
+
+    key: bytes
+    value: bytes
+    outcome: Outcome
+    captured: bool
 
 
 class Recorder:
@@ -71,22 +87,27 @@ class Recorder:
         key_of: Callable[[TrafficRaw], str],
         wake: Callable[[], None],
         wait_seconds: float,
+        max_bytes: int,
         redactor: Redactor | None = None,
     ) -> None:
+        """`max_bytes` is the largest request or response, uncompressed, that is recorded."""
         self._spool, self._key_of, self._wake, self._wait_seconds = spool, key_of, wake, wait_seconds
-        self._redactor = redactor
+        self._redactor, self.max_bytes = redactor, max_bytes
         self._tasks: set[asyncio.Task[None]] = set()
 
     def prepare(self, exchange: Exchange) -> None:
-        """Read the request ahead of time, unless it is large."""
-        if len(exchange.body) <= _LARGE_BYTES:
-            self._guarded(exchange, lambda: self._prepare(exchange))
+        """Read the request ahead of time, unless it is large or may become so when it is opened."""
+        if len(exchange.body) <= LARGE_BYTES and not exchange.content_encoding:
+            try:
+                self._prepare(exchange)
+            except Exception as error:
+                self._failed(exchange, error)
 
     async def record(self, exchange: Exchange, served: Served) -> None:
         """Write the record: at once if it is small, else in a thread, waiting no longer than the stated bound."""
         if exchange.recorded:
             return
-        if exchange.draft is not None:
+        if exchange.draft is not None and not served.large:
             self._write(exchange, served, lambda: self._build(exchange, served))
             return
         await asyncio.wait({self.record_soon(exchange, served)}, timeout=self._wait_seconds)
@@ -127,7 +148,8 @@ class Recorder:
         """All of the record that the request decides, so that little is left to do when the response is there."""
         if exchange.draft is not None:
             return exchange.draft
-        body = msgspec.json.decode(decompress(exchange.body, exchange.content_encoding))
+        body = read_json(decompress(exchange.body, exchange.content_encoding, self.max_bytes))
+        exchange.asked_stream = isinstance(body, dict) and bool(body.get("stream"))
         request, exchange.redacted = self._redact_request(body)
         headers, _ = self._redact(dict(exchange.headers))
         draft = TrafficRaw(
@@ -177,47 +199,49 @@ class Recorder:
             metrics.GATEWAY_REDACTIONS.labels(kind).inc(count)
         return clean, bool(kinds)
 
-    def _build(self, exchange: Exchange, served: Served) -> tuple[bytes, bytes]:
+    def _build(self, exchange: Exchange, served: Served) -> Built:
         """Key and value of the record. Redacted text would not be what the captured tokens say: no capture then."""
         draft = self._prepare(exchange)
-        response, redacted = self._redact_response(served.response)
+        answer = served.read()
+        response, redacted = self._redact_response(answer.response)
         exchange.redacted = exchange.redacted or redacted
+        capture = None if exchange.redacted or answer.outcome != "completed" else served.capture
         record = structs.replace(
             draft,
             completed_at=time.time(),
             response=response,
-            outcome=served.outcome,
+            outcome=answer.outcome,
             release_id=served.release_id or BASE_RELEASE,
-            capture=None if exchange.redacted else served.capture,
+            capture=capture,
         )
-        return exchange.key, encode(record)
+        return Built(exchange.key, encode(record), answer.outcome, capture is not None)
 
-    def _write(self, exchange: Exchange, served: Served, build: Callable[[], tuple[bytes, bytes]]) -> None:
-        if exchange.recorded or not self._guarded(exchange, lambda: self._spool.append(*build())):
+    def _write(self, exchange: Exchange, served: Served, build: Callable[[], Built]) -> None:
+        if exchange.recorded:
+            return
+        try:
+            built = build()
+            self._spool.append(built.key, built.value)
+        except Exception as error:
+            self._failed(exchange, error)
             return
         exchange.recorded = True
-        metrics.GATEWAY_EXCHANGES.labels(served.outcome).inc()
-        if exchange.redacted or served.capture is None:
+        metrics.GATEWAY_EXCHANGES.labels(built.outcome).inc()
+        if not built.captured:
             reason = served.no_capture if served.capture is None else "redacted"
-            metrics.GATEWAY_UNTRAINABLE.labels(reason if served.outcome == "completed" else "not_completed").inc()
+            metrics.GATEWAY_UNTRAINABLE.labels(reason if built.outcome == "completed" else "not_completed").inc()
         metrics.GATEWAY_SPOOL_RECORDS.set(self._spool.records)
         metrics.GATEWAY_SPOOL_BYTES.set(self._spool.size)
         self._wake()
-
-    def _guarded(self, exchange: Exchange, step: Callable[[], object]) -> bool:
-        try:
-            step()
-        except Exception as error:
-            self._failed(exchange, error)
-            return False
-        return True
 
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         if isinstance(error, SpoolFullError):
             self.drop(exchange, error.reason)
         elif isinstance(error, OSError):
             self.drop(exchange, "spool_error", error)
-        elif isinstance(error, msgspec.MsgspecError):
-            self.drop(exchange, "request_not_json", error)
+        elif isinstance(error, BodyError):
+            self.drop(exchange, error.reason)
+        elif isinstance(error, NotJsonError | TooDeepError):
+            self.drop(exchange, "request_not_json" if isinstance(error, NotJsonError) else "nested_too_deeply")
         else:
             self.drop(exchange, "internal", error)

@@ -6,16 +6,21 @@ from collections.abc import Iterable
 
 from multidict import CIMultiDict
 
-from services.gateway.encoding import decompress
+from services.gateway.encoding import BodyError, decompress
 
 _MASK = b"[redacted]"
 _MIN_LENGTH = 6  # a shorter "secret" would blank out ordinary words
 
 
-def scrub(body: bytes, headers: CIMultiDict[str], secrets: Iterable[str]) -> bytes:
-    """The body without any of `secrets`. Unchanged, compression included, when none is in it."""
-    encoding = headers.get("content-encoding", "")
-    plain = decompress(body, encoding)
+def scrub(body: bytes, headers: CIMultiDict[str], secrets: Iterable[str], max_bytes: int) -> bytes:
+    """The body without any of `secrets`. Unchanged, compression included, when none is in it.
+
+    A body that cannot be opened, or is over `max_bytes` once opened, is searched as it is.
+    """
+    try:
+        plain = decompress(body, headers.get("content-encoding", ""), max_bytes)
+    except BodyError:
+        plain = body
     clean = plain
     for secret in secrets:
         if len(secret) >= _MIN_LENGTH:

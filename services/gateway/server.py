@@ -60,6 +60,7 @@ class Gateway:
             key_of=partition_key,
             wake=self.publisher.wake,
             wait_seconds=settings.gateway_record_wait_seconds,
+            max_bytes=settings.gateway_record_max_bytes,
             redactor=redactor(settings),
         )
         self.upstreams = Upstreams(settings)

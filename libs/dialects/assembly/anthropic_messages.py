@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import msgspec
-
 from libs.dialects.assembly.base import EventAssembler, Json
+from libs.dialects.loose import NotJsonError, TooDeepError, decode
 
 _GROWS = {"text_delta": "text", "thinking_delta": "thinking"}
 _REPLACES = {"signature_delta": "signature"}
@@ -45,8 +44,6 @@ class MessageAssembler(EventAssembler):
                     self._message[key] = value
         elif kind == "message_stop":
             self.complete = True
-        elif kind == "error":
-            self.error = payload
 
     def _delta(self, index: int, delta: Json) -> None:
         block = self._blocks.setdefault(index, {"type": "text", "text": ""})
@@ -72,7 +69,9 @@ class MessageAssembler(EventAssembler):
         if not text.strip():
             return block
         try:
-            return {**block, "input": msgspec.json.decode(text)}
-        except msgspec.DecodeError:
+            value, exact = decode(text.encode("utf-8", "surrogatepass"))
+        except (NotJsonError, TooDeepError):
             # Cut in the middle of the arguments: keep what was served, under its own name.
             return {**block, "partial_json": text}
+        self._exact = self._exact and exact
+        return {**block, "input": value}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-import msgspec
-
 from libs.dialects.assembly.sse import Event, SseParser
+from libs.dialects.loose import NotJsonError, TooDeepError, clean, decode
 
 Json = dict[str, Any]
+_WRONG_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 
 
 class Assembler(Protocol):
@@ -31,8 +31,13 @@ class Assembler(Protocol):
         """The error that the provider sent inside the stream, if it did."""
         ...
 
+    @property
+    def broken(self) -> bool:
+        """True when events were left out or the response could not be built, because they are not the dialect's."""
+        ...
+
     def feed(self, chunk: bytes) -> None:
-        """Take the next piece; the pieces may be cut anywhere."""
+        """Take the next piece; the pieces may be cut anywhere. Never raises, whatever they hold."""
         ...
 
     def result(self) -> Any | None:
@@ -49,6 +54,8 @@ class EventAssembler:
         self._parser = SseParser()
         self._closed = False
         self.complete = False
+        self.broken = False
+        self._exact = True  # no text so far that could hold lone surrogates
         self.error: Json | None = None
 
     def feed(self, chunk: bytes) -> None:
@@ -61,7 +68,12 @@ class EventAssembler:
             self._closed = True
             for event in self._parser.close():
                 self._event(event)
-        return self.build()
+        try:
+            response = self.build()
+            return response if self._exact else clean(response)
+        except _WRONG_SHAPE:
+            self.broken = True
+            return None
 
     @property
     def finished(self) -> bool:
@@ -78,11 +90,27 @@ class EventAssembler:
             self.complete = True
             return
         try:
-            payload = msgspec.json.decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            payload, exact = decode(event.data)
+        except (NotJsonError, TooDeepError):
             return  # half an event at the end of a cut stream, or text that is not this dialect's
-        if isinstance(payload, dict):
+        if not isinstance(payload, dict):
+            return
+        self._exact = self._exact and exact
+        if is_error(event.name, payload):
+            self.error = self.error or payload
+        try:
             self.take(event.name, payload)
+        except _WRONG_SHAPE:
+            self.broken = True
+
+
+def is_error(name: str, payload: Json) -> bool:
+    """Whether an event tells of an error, in the form of any provider or engine.
+
+    OpenAI's and OpenRouter's `error` member (also beside choices), Anthropic's and OpenAI's `error` event, vLLM's and
+    SGLang's `object: error`. A member that is null or empty is none.
+    """
+    return name == "error" or bool(payload.get("error")) or "error" in (payload.get("type"), payload.get("object"))
 
 
 def merge(into: Json, part: Json, *, replace: frozenset[str] = frozenset()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from libs.dialects.assembly.base import EventAssembler, Json
+from libs.dialects.assembly.base import EventAssembler, Json, is_error
 
 
 class ChoiceAssembler(EventAssembler):
@@ -28,13 +28,14 @@ class ChoiceAssembler(EventAssembler):
         return choice
 
     def take(self, name: str, payload: Json) -> None:
-        if "error" in payload and "choices" not in payload:
-            self.error = payload
+        if is_error(name, payload) and "choices" not in payload:
             return
         for key, value in payload.items():
             if key == "choices":
                 for part in value or ():
                     index = part.get("index", 0)
+                    if part.get("finish_reason") == "error":
+                        self.error = self.error or payload
                     self.add(self._choices.setdefault(index, {"index": index, **self.start()}), part)
             elif value is not None or key not in self._top:
                 self._top[key] = value

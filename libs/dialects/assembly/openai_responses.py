@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from libs.dialects.assembly.base import EventAssembler, Json
 
 _CLOSING = {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
+_FAILED = {"response.failed", "response.cancelled"}
 # event -> (list inside the item, field that grows)
 _PART_TEXT = {
     "response.output_text.delta": ("content", "text", "output_text"),
@@ -40,8 +41,13 @@ class ResponseAssembler(EventAssembler):
     def take(self, name: str, payload: Json) -> None:
         kind = payload.get("type") or name
         if kind in _CLOSING:
-            self._response = payload.get("response") or self._response
-            self._final = self.complete = True
+            last = payload.get("response") or {}
+            self._response = last or self._response
+            # A response that failed may come without what was streamed of it.
+            self._final = bool(last.get("output")) or (bool(last) and not self._items)
+            self.complete = True
+            if kind in _FAILED:
+                self.error = self.error or payload
         elif kind in ("response.created", "response.in_progress", "response.queued"):
             self._response = payload.get("response") or self._response
         elif kind in ("response.output_item.added", "response.output_item.done"):
@@ -51,8 +57,6 @@ class ResponseAssembler(EventAssembler):
         elif field := _ITEM_TEXT.get(kind):
             item = self._items.setdefault(payload.get("output_index", 0), {})
             item[field] = (item.get(field) or "") + (payload.get("delta") or "")
-        elif kind == "error":
-            self.error = payload
 
     def _part(self, payload: Json, where: str, field: str, part_type: str) -> None:
         item = self._items.setdefault(payload.get("output_index", 0), {"type": "message", "role": "assistant"})

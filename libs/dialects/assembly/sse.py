@@ -20,13 +20,18 @@ class SseParser:
 
     def __init__(self) -> None:
         self._tail = b""  # the line that has not ended yet
+        self._more: list[bytes] = []  # what came of that line since: joined once, when it ends
         self._started = False
         self._name = b""
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that this piece completes."""
-        buffer = self._tail + chunk if self._tail else chunk
+        if self._started and b"\n" not in chunk and b"\r" not in chunk and not self._tail.endswith(b"\r"):
+            self._more.append(chunk)
+            return []
+        buffer = b"".join([self._tail, *self._more, chunk])
+        self._more.clear()
         if not self._started:
             if len(buffer) < len(_BOM) and _BOM.startswith(buffer):
                 self._tail = buffer
@@ -46,7 +51,8 @@ class SseParser:
 
         The standard drops it, but servers that forget the blank line after `[DONE]` are common.
         """
-        tail, self._tail = self._tail, b""
+        tail, self._tail = b"".join([self._tail, *self._more]), b""
+        self._more.clear()
         return [event for line in (tail.rstrip(b"\r"), b"") if (event := self._line(line)) is not None]
 
     def _line(self, line: bytes) -> Event | None:

@@ -12,7 +12,7 @@ from services.gateway.capture import builtin
 from services.gateway.capture.sglang import SglangCapture
 from services.gateway.capture.vllm import VllmCapture
 from services.gateway.config import CaptureMode
-from services.gateway.encoding import decompress
+from services.gateway.encoding import BodyError, decompress
 
 _CHAT = "/v1/chat/completions"
 
@@ -33,9 +33,12 @@ class CaptureFilter(Protocol):
 
 
 def capture_for(
-    mode: CaptureMode, path: str, body: bytes, headers: CIMultiDict[str], top_k: int
+    mode: CaptureMode, path: str, body: bytes, headers: CIMultiDict[str], top_k: int, max_bytes: int
 ) -> CaptureFilter | str:
-    """The filter for one call, or the reason why it gets no capture. May change `headers` (upstream's)."""
+    """The filter for one call, or the reason why it gets no capture. May change `headers` (upstream's).
+
+    A request of over `max_bytes` once opened gets none: it is not recorded either.
+    """
     if mode == "none":
         return "upstream_gives_none"
     if mode == "builtin":
@@ -45,7 +48,10 @@ def capture_for(
         return builtin.BuiltinCapture(body)
     if path != _CHAT:
         return "path_without_capture"
-    plain = decompress(body, headers.get("content-encoding", ""))
+    try:
+        plain = decompress(body, headers.get("content-encoding", ""), max_bytes)
+    except BodyError as error:
+        return error.reason
     ask = asking.read(plain)
     if ask is None:
         return "request_not_json"

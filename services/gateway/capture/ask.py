@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from libs.dialects.loose import read_json
+
 
 class Ask(msgspec.Struct):
     """Everything else in the body is skipped, whatever its size."""
@@ -26,5 +28,9 @@ def read(body: bytes) -> Ask | None:
     """The fields, None when the body is no JSON object (the upstream will say so to the client)."""
     try:
         return _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return msgspec.convert(read_json(body), Ask)
+    except (msgspec.ValidationError, ValueError):
         return None

@@ -44,7 +44,7 @@ class BuiltinCapture:
             if colon and end.endswith(b"}"):
                 try:
                     value = msgspec.json.decode(end[colon.end() : -1])
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     value = None  # more than one value follows: not the last key
                 if isinstance(value, dict):
                     self._take(value)
@@ -94,9 +94,10 @@ class BuiltinCapture:
     def _take_event(self, event: bytes) -> None:
         try:
             payload = msgspec.json.decode(event.partition(b":")[2])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self.broken = True
             return
-        self._take(payload.get("clawback"))
+        self._take(payload.get("clawback") if isinstance(payload, dict) else None)
 
     def _take(self, value: Any) -> None:
         if not isinstance(value, dict):

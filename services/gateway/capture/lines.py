@@ -9,18 +9,22 @@ class DataLines:
     """Gives whole `data:` lines to `rewrite` and everything else back as it came, however the stream is cut."""
 
     def __init__(self, rewrite: Callable[[bytes], bytes]) -> None:
-        self._rewrite, self._tail = rewrite, b""
+        self._rewrite = rewrite
+        self._tail: list[bytes] = []  # pieces of the line that has not ended yet
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that may go on now; an unfinished line waits for its end."""
-        whole, newline, self._tail = (self._tail + chunk).rpartition(b"\n")
-        if not newline:
+        if b"\n" not in chunk:
+            self._tail.append(chunk)
             return b""
+        whole, _, tail = b"".join([*self._tail, chunk]).rpartition(b"\n")
+        self._tail = [tail]
         return b"".join(self._line(line) + b"\n" for line in whole.split(b"\n"))
 
     def close(self) -> bytes:
         """The last line, if it had no end."""
-        tail, self._tail = self._tail, b""
+        tail = b"".join(self._tail)
+        self._tail.clear()
         return self._line(tail)
 
     def _line(self, line: bytes) -> bytes:

@@ -13,7 +13,7 @@ from libs.contracts import Capture
 from libs.contracts.policy_releases import release_number
 from services.gateway.capture.ask import Ask
 from services.gateway.capture.vllm import build
-from services.gateway.jsonedit import Action, append_members, edit_choices
+from services.gateway.jsonedit import Action, append_members, edit_body
 
 _TOP: dict[str, Action] = {}
 
@@ -40,14 +40,14 @@ class SglangCapture:
     def strip(self, body: bytes) -> bytes:
         """A whole response as the client would have got it."""
         try:
-            text, outer = edit_choices(body.decode(), _TOP, self._choice)
+            edited, outer = edit_body(body, _TOP, self._choice)
         except ValueError:
             return body
         try:
             self._take(outer)
-        except (ValueError, KeyError, TypeError, IndexError):
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             self.broken = True
-        return text.encode()
+        return edited
 
     def feed(self, chunk: bytes) -> bytes:
         return chunk

@@ -17,7 +17,7 @@ from libs.contracts import Array, Capture
 from libs.contracts.policy_releases import release_number
 from services.gateway.capture.ask import Ask
 from services.gateway.capture.lines import DataLines
-from services.gateway.jsonedit import Action, append_members, edit_choices
+from services.gateway.jsonedit import Action, append_members, edit_body
 
 _PREFIX = "token_id:"
 _MOST_LOGPROBS = 20  # vLLM's default --max-logprobs
@@ -72,11 +72,14 @@ class VllmCapture:
 
     def _rewrite(self, payload: bytes) -> bytes:
         try:
-            text, outer = edit_choices(payload.decode(), self._top, self._choice)
+            edited, outer = edit_body(payload, self._top, self._choice)
         except ValueError:
             return payload
-        self._take(outer)
-        return text.encode()
+        try:
+            self._take(outer)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.broken = True
+        return edited
 
     def _take(self, outer: dict[str, Any]) -> None:
         if self.release_id is None and release_number(str(outer.get("model", ""))):

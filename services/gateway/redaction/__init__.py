@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import kingfisher_sdk
 
 from libs.errors import ConfigError
+from services.gateway.redaction.verify import Check
 
 RULES = Path(__file__).with_name("rules.yaml")
 
@@ -26,6 +27,7 @@ _OPAQUE_KEYS = frozenset({"signature", "encrypted_content", "thought_signature",
 _MIN_LENGTH = 6  # characters; nothing shorter is a secret or an address
 _MIN_KEY_LENGTH = 12  # field names are short; an address or a secret as a name is not
 _GAP = b"\n"
+_CONTEXT = 64  # bytes before a finding that its check sees
 
 
 class Span(NamedTuple):
@@ -45,9 +47,7 @@ class Scanner(Protocol):
 class KingfisherScanner:
     """Kingfisher's catalogue with our rules and further rule files; about 0.2 GB/s a core."""
 
-    def __init__(
-        self, extra_rules: Sequence[str], verify: Mapping[str, Callable[[str], bool]], cache_dir: str | None = None
-    ) -> None:
+    def __init__(self, extra_rules: Sequence[str], verify: Mapping[str, Check], cache_dir: str | None = None) -> None:
         """Raises ConfigError when a rule file is wrong."""
         try:
             rules = kingfisher_sdk.Rules([str(RULES), *extra_rules], cache_dir=cache_dir)
@@ -61,17 +61,29 @@ class KingfisherScanner:
         found: list[Span] = []
         for finding in self._scanner.scan(data):
             kind = finding.rule_id.rpartition(".")[2]
-            check = self._verify.get(kind)
-            if not finding.visible or (check and not check(finding.secret)):
+            if not finding.visible:
                 continue
             where = finding.location
-            found.append(Span(where["start_offset"], where["end_offset"], kind))
+            span = Span(where["start_offset"], where["end_offset"], kind)
+            if check := self._verify.get(kind):
+                span = _verified(check, data, span)
+            if span.end > span.start:
+                found.append(span)
         found.sort(key=lambda s: (s.start, -s.end))
         kept: list[Span] = []
         for span in found:
             if not kept or span.start >= kept[-1].end:
                 kept.append(span)
         return kept
+
+
+def _verified(check: Check, data: bytes, span: Span) -> Span:
+    """The span as far as its check confirms it; empty when it does not. A check sees one line, at most."""
+    line = data[max(0, span.start - _CONTEXT) : span.start].rpartition(_GAP)[2]
+    text = data[span.start : span.end].decode("utf-8", "surrogatepass")
+    after = data[span.end : span.end + 4].partition(_GAP)[0]
+    length = check(text, line.decode("utf-8", "replace"), after.decode("utf-8", "replace"))
+    return span._replace(end=span.start + len(text[:length].encode("utf-8", "surrogatepass")))
 
 
 class Redactor:

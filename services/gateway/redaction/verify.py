@@ -7,6 +7,11 @@ from collections.abc import Callable, Sequence
 
 import phonenumbers
 
+from services.gateway.redaction.values import assigned_key, password
+
+# (what the pattern found, the rest of the line before it, what follows) -> how many of its characters go, 0: none.
+Check = Callable[[str, str, str], int]
+
 _DATE_OR_ADDRESS = re.compile(r"(?:19|20)\d\d[-/.]\d{1,2}[-/.]\d{1,2}(?!\d)|\d{1,3}(?:\.\d{1,3}){3}(?![\d.])")
 # Issuers' ranges and lengths (ISO/IEC 7812; Mastercard's second range is 2221-2720). 13 digits are a time in
 # milliseconds far more often than a card.
@@ -42,11 +47,39 @@ def _found(text: str, region: str | None, leniency: int) -> bool:
     return phonenumbers.PhoneNumberMatcher(text, region, leniency=leniency).has_next()
 
 
-def assigned(text: str) -> bool:
-    """A value rather than a variable's name: letters and digits both, as passwords and keys have them."""
-    return any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
+# Registered lengths (ISO 13616, SWIFT's IBAN registry).
+_IBAN_LENGTHS = {
+    country: length
+    for length, countries in {
+        15: "NO", 16: "BE", 18: "DK FK FI FO GL NL SD", 19: "MK SI", 20: "AT BA EE KZ LT LU MN XK", 21: "CH HR LI LV",
+        22: "BG BH CR DE GB GE IE ME RS VA", 23: "AE GI IL IQ OM SO TL", 24: "AD CZ ES MD PK RO SA SE SK TN VG",
+        25: "LY PT ST", 26: "IS TR", 27: "BI DJ FR GR IT MC MR SM", 28: "AL AZ BY CY DO GT HU LB NI PL SV",
+        29: "BR EG PS QA UA", 30: "JO KW MU YE", 31: "MT SC", 32: "LC", 33: "RU",
+    }.items()
+    for country in countries.split()
+}  # fmt: skip
 
 
-def verifiers(phone_regions: Sequence[str]) -> dict[str, Callable[[str], bool]]:
+def iban(text: str) -> int:
+    """The length of the account number that `text` starts with, 0 for none: country, length and check digits fit."""
+    places = [i for i, c in enumerate(text) if c.isalnum()]
+    length = _IBAN_LENGTHS.get(text[:2].upper(), 99)
+    if len(places) < length:
+        return 0
+    end = places[length - 1] + 1
+    plain = "".join(c for c in text[:end] if c.isalnum())
+    if text[end : end + 1].isalnum() or not (plain.isupper() or plain[2:].isdigit()):
+        return 0  # in the middle of a word, or letters in lower case, as hashes have them
+    # ISO 7064 MOD 97-10: country and check digits go to the end, letters count as 10 to 35.
+    return end if int("".join(str(int(c, 36)) for c in (plain[4:] + plain[:4]))) % 97 == 1 else 0
+
+
+def verifiers(phone_regions: Sequence[str]) -> dict[str, Check]:
     """The check per kind; kinds that are missing here count as found by their pattern."""
-    return {"card": card, "phone": lambda text: phone(text, phone_regions), "assigned": assigned}
+    return {
+        "card": lambda text, _before, _after: len(text) * card(text),
+        "phone": lambda text, _before, _after: len(text) * phone(text, phone_regions),
+        "iban": lambda text, _before, _after: iban(text),
+        "password": password,
+        "assigned": assigned_key,
+    }

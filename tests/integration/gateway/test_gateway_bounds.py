@@ -35,7 +35,7 @@ async def test_the_client_waits_for_a_slow_record_only_briefly(tmp_path: Path, m
 
     original = recorder_module.Recorder._in_thread
     monkeypatch.setattr(recorder_module.Recorder, "_in_thread", slow)
-    monkeypatch.setattr(recorder_module, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(recorder_module, "LARGE_BYTES", 0)
     async with (
         answers(whole).running() as upstream,
         gateway(upstream.url, tmp_path, gateway_record_wait_seconds=0.05) as served,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from libs.contracts import Array, Capture, TrafficRaw, decode
+from services.gateway.answers import Answer
 from services.gateway.recorder import Exchange, Recorder, Served
 from services.gateway.redaction import Redactor
 from services.gateway.spool import Spool
@@ -18,7 +19,9 @@ CARD = "4111111111111111"  # the well-known test number: 16 digits with a right 
 
 def record(redactor: Redactor, directory: Path, *, said: str, fingerprint: str, **ids: object) -> TrafficRaw:
     spool = Spool(directory, max_bytes=2**20, segment_bytes=2**16)
-    recorder = Recorder(spool, key_of=lambda _: "k", wake=lambda: None, wait_seconds=1.0, redactor=redactor)
+    recorder = Recorder(
+        spool, key_of=lambda _: "k", wake=lambda: None, wait_seconds=1.0, max_bytes=2**20, redactor=redactor
+    )
     body = json.dumps({"model": "m", **ids, "messages": [{"role": "user", "content": "Hello"}]}).encode()
     exchange = Exchange(path="/v1/chat/completions", scenario="s", tenant="t", headers={}, body=body)
     capture = Capture(
@@ -33,12 +36,9 @@ def record(redactor: Redactor, directory: Path, *, said: str, fingerprint: str, 
         "system_fingerprint": fingerprint,
         "choices": [{"message": {"role": "assistant", "content": said}}],
     }
+    served = Served(read=lambda: Answer(response, "completed"), release_id=fingerprint, capture=capture)
     recorder.prepare(exchange)
-    recorder._write(
-        exchange,
-        Served(response=response, outcome="completed", release_id=fingerprint, capture=capture),
-        lambda: recorder._build(exchange, Served(response=response, outcome="completed", capture=capture)),
-    )
+    recorder._write(exchange, served, lambda: recorder._build(exchange, served))
     (frame,) = spool.read(spool.head, max_records=10, max_bytes=2**20)
     return decode(frame.value, TrafficRaw)
 

@@ -38,7 +38,78 @@ PERSONAL = {
     "phone elsewhere": "+49 30 901820",
     "national phone": "(415) 555-2671",
 }
+ASSIGNED = [
+    "password=hunter2hunter2",
+    '{"password":"hunter2hunter2"}',
+    '{\\"password\\": \\"hunter2hunter2\\"}',
+    "<password>hunter2hunter2</password>",
+    "set password=correct-horse now",
+    "export MYSQL_PWD=hunter2hunter2",
+    "DB_PASS=Tr0ub4dor",
+    "?user=x&password=Tr0ub4dor",
+    "SECRET_KEY=hunter2hunter2",
+    '"api_key": "live_key_83hd82hd"',
+    "**Password:** hunter2hunter2",
+    "--password hunter2hunter2 -h x",
+    "'password' => 'Welcome123'",
+    "password: 12345678",
+    "my password is hunter2hunter2.",
+    "Mein Passwort ist Sommer2024!",
+    "passwort: hunter2",
+    "mi contraseña es gato1234",
+    "Пароль: qwerty123",
+    "密码：Abc123456",
+    "use hf_aBcDeFgHiJkLmNoPqRsTuVwXyZabcdefghij here",
+    "gsk_aBcDeFgHiJkLmNoPqRsTuVwXyZ0123456789aBcDeFgHiJkLmNoP",
+]
+IBANS = [
+    "DE89 3704 0044 0532 0130 00",
+    "GB29NWBK60161331926819",
+    "ES91 2100 0418 4502 0005 1332",
+    "FR14 2004 1010 0505 0001 3M02 606",
+    "NO93 8601 1117 947",
+    "de89370400440532013000",
+]
+# What stands where a password could, and is none.
+STAND_INS = [
+    "password=<your-password>",
+    "password=***",
+    "password=xxxxxxxx",
+    "password=${VAR}",
+    "password=$DB_PASSWORD1",
+    'password = os.environ["DB_PASSWORD"]',
+    'password = settings.DATABASES["default"]',
+    '"password":"{{ vault_db_password1 }}"',
+    "the password is required",
+    "The password is case-sensitive.",
+    "password is SHA-256 hashed",
+    "password: string; password: str | None = None",
+    "password: VARCHAR(255) or bytes32 hash",
+    "password = user_password2",
+    "const password = req.body.password2",
+    "password = hash_password2(pw)",
+    "if password == stored_pw2:",
+    '"password": "required|min:8"',
+    '{"password": "Enter your password"}',
+    '"password": "current-password"',
+    'type="password" name="password1"',
+    "password: required-field",
+    "Password: 12characters at least",
+    "password: !secret mqtt_pw",
+    "PWD=/home/user1/project",
+    '"secret": "projects/p/secrets/db-password/versions/3"',
+    "secret: kubernetes_secret_v2",
+    "secretName: db-creds-7f9c",
+    "api_key = openai_api_key_2",
+    "api_key=your-api-key-123",
+    'auth_token = response2["token"]',
+    "hf_hub_download_with_progress_bars_and_more",
+    "DE88 3704 0044 0532 0130 00 fails its check digits",
+    "FR76 3000 6000 0112 3456 7890 188 too",
+    "DE89 3704 0044 0532 0130 0012 is too long",
+]
 HARMLESS = [
+    *STAND_INS,
     "version 1.2.3.4 at 2026-11-29 12:34:56, id 1764438712, 1795957647443 ms",
     "[Sun 2026-11-29 13:21 UTC] List what is there",
     "4111 1111 1111 1112 fails its check digit",
@@ -74,6 +145,20 @@ def test_it_goes(redact: Redactor, name: str) -> None:
 @pytest.mark.parametrize("text", HARMLESS)
 def test_it_stays(redact: Redactor, text: str) -> None:
     assert redact.redact([text]) == ([text], {})
+
+
+@pytest.mark.parametrize("text", ASSIGNED)
+def test_a_password_or_key_goes_wherever_it_is_given(redact: Redactor, text: str) -> None:
+    (clean,), kinds = redact.redact([text])
+    core = max(re.findall(r"\w*\d[\w-]*|correct-horse|hf_\w+", text), key=len)
+    assert core not in clean and sum(kinds.values()) == 1, clean
+    assert redact.redact([f"line before\n{text}\nline after"])[1] == kinds
+
+
+@pytest.mark.parametrize("text", IBANS)
+def test_an_account_number_goes_and_the_words_around_it_stay(redact: Redactor, text: str) -> None:
+    (clean,), kinds = redact.redact([f"Pay {text} EUR 100"])
+    assert kinds == {"iban": 1} and re.fullmatch(r"Pay \[redacted:iban:[0-9a-f]{8}\] EUR 100", clean)
 
 
 def test_nothing_found_gives_the_same_object(redact: Redactor) -> None:
