@@ -21,7 +21,7 @@ from libs.feedback.rules.language import FOLDER, Language, fingerprint, language
 from libs.feedback.rules.repeat import Repeat, compare
 from libs.feedback.rules.situation import Situation, boilerplate, person_words, related, situation, without
 from libs.feedback.rules.targets import names_earlier, target, undone
-from libs.feedback.rules.text import Words
+from libs.feedback.rules.text import Words, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,14 @@ class RulesJudge:
         if not spoken.strip():
             return _machine(question, seen)
         candidates = pick(spoken, known)
-        reading = read(spoken, known, _around(question))
+        reading = read(spoken, known, _around(question), _about(question))
         repeat = _repeat(question, seen.words, candidates)
         back = names_earlier(question, spoken, candidates)
         found = decide.decide(seen, reading, repeat, related=related(question, spoken, candidates), back=back)
         if found.verdict == 0:
             return _machine(question, seen) if seen.results.state == "failure" and not reading.questions else []
-        number = target(question, spoken, candidates)
+        # "the first one was wrong, this is right": the earlier one is only what the reply is compared with
+        number = question.number if reading.elsewhere else target(question, spoken, candidates)
         if number is None:
             return []
         return [_judgement(number, found, reading, repeat, seen)]
@@ -92,6 +93,11 @@ def _machine(question: Question, seen: Situation) -> list[Judgement]:
 def _around(question: Question) -> str:
     """Enough of the conversation to tell its language."""
     return " ".join([*(w.text for w in person_words(question.prompt)), question.reply[:300]])
+
+
+def _about(question: Question) -> str:
+    """What the answered turn is about, in lower case."""
+    return plain(" ".join([*(w.text for w in person_words(question.prompt)), question.reply])).lower()
 
 
 def _repeat(question: Question, said: Sequence[Words], candidates: Sequence[Language]) -> Repeat:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from libs.feedback.rules.frames import Frame, framed, mask, unframe, unmask
 from libs.feedback.rules.language import Language, group
 from libs.feedback.rules.text import sentences, words
 
@@ -14,6 +15,7 @@ Wish = Literal["avoid", "keep", "fine", "change", "do"]
 
 _CYRILLIC = re.compile(r"[\u0400-\u04ff]")
 _SHORT_WORDS = 6
+_BARE_WORDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,28 @@ class Reading:
     onward: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
     doubt: list[str] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)  # a "no" that stands alone; also among `negative`
+    unsure: list[str] = field(default_factory=list)  # opens with a "no" that may as well reassure
+    bad: list[str] = field(default_factory=list)
+    excused: list[str] = field(default_factory=list)
     greeting: bool = False
+    elsewhere: bool = False  # a clause on another thing than the reply was left out
+    framed: bool = False
     clauses: list[Clause] = field(default_factory=list)
+
+    def rejects(self) -> bool:
+        """Some sign against the reply, weak ones included."""
+        return any((self.negative, self.fault, self.sarcasm, self.partial, self.redo, self.change, self.alter))
+
+    def restore(self, quotations: list[str]) -> None:
+        """Put the quotations back into the words that are shown and hinted."""
+        for name in self.__dataclass_fields__:
+            signs = getattr(self, name)
+            if isinstance(signs, list) and name != "clauses":
+                setattr(self, name, [unmask(sign, quotations) for sign in signs])
+        self.clauses = [
+            replace(c, text=unmask(c.text, quotations), what=unmask(c.what, quotations)) for c in self.clauses
+        ]
 
     def add(self, other: Reading) -> None:
         for name in self.__dataclass_fields__:
@@ -77,23 +99,42 @@ def pick(text: str, known: Sequence[Language], likely: Sequence[Language] = ()) 
     return tuple(sorted(kept or candidates, key=lambda language: -scores[language.code]))
 
 
-def read(text: str, known: Sequence[Language], around: str = "") -> Reading:
+def read(text: str, known: Sequence[Language], around: str = "", about: str = "") -> Reading:
     """Read one message, each sentence in the languages that it may be in; signs add up.
 
-    `around` is the conversation before it. A sentence too short to show its language is read in the message's, then in
-    the conversation's; when that finds no sign, in every language of its script.
+    `around` is the conversation before it, `about` the answered turn's whole text in lower case. A sentence too short
+    to show its language is read in the message's, then in the conversation's; when that finds no sign, in every
+    language of its script. Quotations of two words and more are left out.
     """
     reading = Reading()
     likely = pick(text, known, pick(around, known) if around else ())
+    text, quotations = mask(text)
     for sentence in sentences(text):
-        part = Reading()
-        for language in pick(sentence, known, likely):
-            _sentence(sentence, language, part)
-        if part == Reading():
-            for language in pick(sentence, known):
-                _sentence(sentence, language, part)
-        reading.add(part)
+        reading.add(_read_sentence(sentence, known, pick(sentence, known, likely), about))
+    if quotations:
+        reading.restore(quotations)
     return reading
+
+
+def _read_sentence(sentence: str, known: Sequence[Language], chosen: Sequence[Language], about: str) -> Reading:
+    part = _read_in(sentence, chosen, about)
+    if part.framed or not (part.rejects() or part == Reading()):
+        return part
+    # "No está mal" in an English conversation: its own language turns what the other one takes for a rejection.
+    possible = pick(sentence, known)
+    own = [language for language in possible if language not in chosen and framed(sentence, language)]
+    if own:
+        return _read_in(sentence, own[:1], about)
+    return part if part.rejects() else _read_in(sentence, possible, about)
+
+
+def _read_in(sentence: str, chosen: Sequence[Language], about: str) -> Reading:
+    part = Reading()
+    frames = [(unframe(sentence, language, about), language) for language in chosen]
+    turned = [(frame, language) for frame, language in frames if frame.found]
+    for frame, language in turned[:1] or frames:
+        _sentence(frame, language, part)
+    return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +147,7 @@ class _Sentence:
     asks: bool
     creates: bool
     wishes: bool
+    void: bool  # nothing in it speaks against the reply
 
     def has(self, key: str) -> bool:
         return self.language.has(key, self.text)
@@ -114,17 +156,31 @@ class _Sentence:
         return self.language.has(key, self.bare)
 
 
-def _sentence(text: str, language: Language, out: Reading) -> None:
+def _sentence(frame: Frame, language: Language, out: Reading) -> None:
+    text = frame.text
+    out.framed = out.framed or frame.found
+    out.elsewhere = out.elsewhere or frame.elsewhere
+    (out.partial if frame.partial else out.accept).extend(frame.approves)
+    if frame.void in {"mention", "own_task"}:
+        (out.questions if frame.void == "mention" else out.doubt).append(text)
+        if language.has("next", text):
+            out.onward.append(text)
+        return
+    if not words(text):
+        return
+    if frame.void == "excused":
+        out.excused.append(text)
     bare = soften(text, language)
     has = language.has
-    s = _Sentence(text, bare, language, has("question", text), has("create", bare), has("wish", text))
+    asks = has("question", text)
+    s = _Sentence(text, bare, language, asks, _creates(text, bare, language), has("wish", text), bool(frame.void))
     if s.has("greeting"):
         out.greeting = True
         return
     _rejections(s, out)
     _going_on(s, out)
     _commands(s, out)
-    if not s.asks or s.wishes:
+    if (not s.asks or s.wishes) and not s.void:
         _instruct(s, out)
     if not s.asks:
         _acceptance(text, language, out)
@@ -137,17 +193,41 @@ def _sentence(text: str, language: Language, out: Reading) -> None:
                 out.requests.append(text)
 
 
+def _creates(text: str, bare: str, language: Language) -> bool:
+    """It asks for something new; "great for tourists" is no request that starts with "for"."""
+    before = text[: max(text.find(bare), 0)]
+    praised = not re.search(r"[,.!:;-]", before) and language.has("accept", before.strip())
+    return language.has("create", bare) and not praised
+
+
 def _rejections(s: _Sentence, out: Reading) -> None:
     if s.has("sarcasm"):
         out.sarcasm.append(s.text)
-    if s.has("negative") or (s.has("opening_no") and not s.has("harmless_no")):
+    if s.void:
+        return
+    if s.has("bad") and not s.asks and not s.creates:
+        out.bad.append(s.text)
+    opening = s.has("opening_no") and not s.has("harmless_no")
+    if s.has("negative"):
         out.negative.append(s.text)
+    elif opening and (_reassures(s.text) or s.has("accept")):
+        out.unsure.append(s.text)
+    elif opening:
+        out.negative.append(s.text)
+        if len(words(s.text)) <= _BARE_WORDS:
+            out.bare.append(s.text)
     # In a new task "the app crashes when ..." describes the task, not the reply.
     if s.has("fault") and not s.asks and not s.creates:
         out.fault.append(s.text)
     redo = s.language.find("redo", s.text)
     if redo is not None and (s.wishes or not s.asks) and (not s.creates or len(redo[0]) * 2 > len(s.bare)):
         out.redo.append(s.text)
+
+
+def _reassures(text: str) -> bool:
+    """ "No no, <something>" says more often that all is well than that it is not; "no, no, no!" does not."""
+    said = words(text)
+    return len(said) > 2 and said[0] == said[1] and any(w != said[0] for w in said)
 
 
 def _going_on(s: _Sentence, out: Reading) -> None:
@@ -165,6 +245,8 @@ def _going_on(s: _Sentence, out: Reading) -> None:
 
 def _commands(s: _Sentence, out: Reading) -> None:
     """What the sentence asks for: a change of the reply, something new, something with the reply, an answer."""
+    if s.void and not s.asks:
+        return
     # "explain it in simple words" changes the reply; "explain black holes in simple words" is another task
     about_reply = not s.creates or s.opens("pronoun") or len(words(s.bare)) <= _SHORT_WORDS
     if (s.wishes or (not s.asks and about_reply)) and (s.has("change") or (s.wishes and s.opens("alter"))):

@@ -48,6 +48,9 @@ def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> D
         return Decision(-1, "redo", "the same request again")
     if seen.asked and len(r.negative) == 1 and len(r.negative[0]) <= _BARE_NO_CHARS:
         return Decision(0, "ambiguous", "declines an offer")
+    unclear = _unclear(r)
+    if unclear:
+        return Decision(0, "ambiguous", unclear)
     for kind, signs in (
         ("sarcasm", r.sarcasm),
         ("correction", r.negative),
@@ -69,6 +72,23 @@ def _rejection(seen: Situation, r: Reading, repeat: Repeat, related: float) -> D
     if altered and not other:
         return Decision(-1, "correction", altered[0])
     return None
+
+
+def _unclear(r: Reading) -> str:
+    """Why the evidence points both ways (empty: it does not). A wrong sign costs more than silence."""
+    if r.sarcasm or r.partial:
+        return ""
+    if r.excused and r.rejects():
+        return "rejects, and takes the blame off the reply"
+    if r.unsure and not r.rejects():
+        return "opens with a no that may reassure"
+    if not r.accept:
+        return ""
+    if r.negative and len(r.bare) == len(r.negative) and not (r.fault or r.redo or r.change or r.alter):
+        return "says no and praises"
+    if r.bad and not r.rejects():
+        return "praises beside a word that rejects"
+    return ""
 
 
 def _acceptance(seen: Situation, r: Reading, repeat: Repeat, related: float) -> Decision:

@@ -56,12 +56,20 @@ def _hint(clauses: Sequence[Clause], language: Language) -> str:
     elif rejected:
         parts.append(_join(_end(rejected[0].instead), [a.without for a in rejected][:2], language))
     else:
-        what = [c.what for c in clauses if c.wish == "avoid" and c.what]
-        parts += [language.phrases.get("avoid", "{what}").format(what=w) for w in what]
-        if not what:
+        unwanted = [c for c in clauses if c.wish == "avoid" and c.what]
+        if not unwanted:
             return ""
+        parts += [_avoided(c, language) for c in unwanted]
     hint = " ".join(p[:1].upper() + p[1:] for p in parts if len(p) <= _MAX_PART_CHARS)
     return hint if len(hint) <= MAX_CHARS else ""
+
+
+def _avoided(clause: Clause, language: Language) -> str:
+    """ "drop the museum" is an instruction as it stands; of "the museum is not needed" only the object is."""
+    match = clause.language.find("avoid", clause.text)
+    if match is not None and match.start() == 0 and not clause.text.startswith(clause.what):
+        return _end(clause.text)
+    return language.phrases.get("avoid", "{what}").format(what=clause.what)
 
 
 def _aspects(clause: Clause) -> list[Aspect]:

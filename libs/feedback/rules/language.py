@@ -20,6 +20,15 @@ from libs.errors import ConfigError
 
 FOLDER = Path(__file__).parents[1] / "languages"
 CUES = (
+    "agrees",
+    "approves",
+    "idle",
+    "elsewhere",
+    "excuses",
+    "mention",
+    "own_task",
+    "third",
+    "bad",
     "negative",
     "fault",
     "opening_no",

@@ -33,16 +33,27 @@ def test_the_set_is_what_it_says() -> None:
     assert len(rows) >= 300
     assert len({row.id for row in rows}) == len(rows)
     assert len({row.language for row in rows}) == 5
-    assert {row.split for row in rows} == {"tune", "final", "fresh", "last"}
+    assert {row.split for row in rows} == {
+        "tune", "final", "fresh", "last", "turned", "turned_held", "turned_last", "turned_end",
+    }  # fmt: skip
     kinds = Counter(row.kind for row in rows)
     assert set(kinds) == {
         "correction", "earlier", "partial", "redo", "rephrase", "sarcasm", "praise", "new_task", "question",
         "ambiguous", "clarification", "machine",
+        "turned_agree", "turned_negpraise", "turned_idiom", "turned_blame", "turned_quoted", "turned_third",
+        "turned_task", "turned_spoiled", "turned_overreach",
     }  # fmt: skip
     for row in rows:
         assert (row.target == "none") <= (row.verdict == 0 or row.kind in {"new_task", "machine"}), row.id
         assert (row.target == "earlier") == (row.target_turn is not None), row.id
         assert row.rejected or row.verdict >= 0, row.id
+
+
+@pytest.mark.parametrize("split", ["turned", "turned_held", "turned_last", "turned_end"])
+def test_words_turned_by_their_frame_get_no_wrong_sign(capsys: pytest.CaptureFixture[str], split: str) -> None:
+    found = scores(capsys, "--split", split, str(SET))
+    assert found["precision"] >= 0.94
+    assert [w for w in found["wrong"] if w["label"] * w["got"] < 0] == []
 
 
 @pytest.mark.parametrize("split", ["", "tune", "final", "fresh"])
