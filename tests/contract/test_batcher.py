@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from libs.contracts import PolicyRelease, TurnJudged, decode
-from libs.contracts.policy_releases import release_number
 from libs.streams.types import Done, Held, StreamRecord
 from services.batcher.config import BatcherSettings
 from services.batcher.handler import BatchHandler
@@ -50,4 +49,6 @@ def test_every_stored_release_event_tells_what_serves(path: Path) -> None:
     serving = Serving()
     serving.apply(record(path))
     event = decode(path.read_bytes(), PolicyRelease)
-    assert serving.number(event.scenario) == release_number(event.serving)
+    assert serving.staleness(event.scenario, event.serving) == 0
+    if event.event == "released":
+        assert serving.staleness(event.scenario, event.parent_id or "") == 1
