@@ -15,9 +15,10 @@ from pathlib import Path
 
 from libs.feedback.judge import Ballot, Judgement, Question
 from libs.feedback.rules import decide
-from libs.feedback.rules.clauses import Reading, pick, read
+from libs.feedback.rules.clauses import pick, read
 from libs.feedback.rules.hints import advise
 from libs.feedback.rules.language import FOLDER, Language, fingerprint, languages
+from libs.feedback.rules.reading import Reading
 from libs.feedback.rules.repeat import Repeat, compare
 from libs.feedback.rules.situation import Situation, boilerplate, person_words, related, situation, without
 from libs.feedback.rules.targets import names_earlier, target, undone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from libs.feedback.rules.clauses import Reading
+from libs.feedback.rules.reading import Reading
 from libs.feedback.rules.repeat import Repeat
 from libs.feedback.rules.situation import Situation
 

@@ -20,6 +20,7 @@ Void = Literal["", "excused", "mention", "own_task", "third"]
 FRAMES = ("agrees", "approves", "idle", "elsewhere", "excuses", "mention", "own_task")
 # Quotations of two words and more; a single quoted word is often the very thing that a correction is about.
 _QUOTATION = re.compile(r"\"[^\"\n]{3,300}\"|«[^»\n]{3,300}»|(?<!\w)'(?=\w)(?:[^'\n]|(?<=\w)'(?=\w)){3,300}'(?!\w)")
+_SPEAKS_OF_WORDS = re.compile("[\"'«»?ǂ]")  # nothing that mentions words does without one of these
 _MARK = "ǂ"  # a letter that no expression names and `\w` takes for a word
 _MARKED = re.compile(f"{_MARK}(\\d+){_MARK}")
 
@@ -77,8 +78,8 @@ def unframe(text: str, language: Language, about: str) -> Frame:
         rest = left[match.end() + but.end() :] if but else ""
         partial = partial or (bool(words(rest)) and not language.has("accept", rest))
     other = language.find("elsewhere", left)
-    for key in ("elsewhere", "approves", "idle"):
-        left = language.cues[key].sub(" ", left)
+    for key, there in (("elsewhere", other), ("approves", praise), ("idle", True)):
+        left = language.cues[key].sub(" ", left) if there else left
     if left == text:
         return Frame(text, void=void, found=bool(void))
     left = re.sub(r"\s+", " ", left).lstrip(" ,.!?;:-").rstrip(" ,;:-")
@@ -86,7 +87,7 @@ def unframe(text: str, language: Language, about: str) -> Frame:
 
 
 def _void(text: str, language: Language, about: str) -> Void:
-    if language.has("mention", text):
+    if _SPEAKS_OF_WORDS.search(text) and language.has("mention", text):
         return "mention"
     if language.has("excuses", text):
         return "excused"

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from libs.feedback.privacy import safe
-from libs.feedback.rules.clauses import Clause
 from libs.feedback.rules.language import Aspect, Language
+from libs.feedback.rules.reading import Clause
 from libs.feedback.rules.text import words
 
 MAX_CHARS = 280
