@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 _LARGE_MB = 20.0  # a download that people wait for
 
 
@@ -66,14 +68,27 @@ def run_once(
     command: Sequence[str | os.PathLike[str]], cwd: Path, progress: PipProgress | None = None
 ) -> tuple[int, str]:
     """Run a command to its end: exit status and output. It is stopped when this process is interrupted."""
-    process = subprocess.Popen(
-        [os.fspath(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        cwd=cwd,
-    )
+    # An interruption that came while the command starts would leave it running with nobody who knows of it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
+    try:
+        process = subprocess.Popen(
+            [os.fspath(part) for part in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=cwd,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        )
+        return _followed(process, before, progress)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _followed(
+    process: subprocess.Popen[str], mask: set[int | signal.Signals], progress: PipProgress | None
+) -> tuple[int, str]:
+    """Read a command's output to its end; interruptions may come again once all is set to stop it."""
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
@@ -85,6 +100,7 @@ def run_once(
     threading.Thread(target=read, daemon=True).start()
     output: list[str] = []
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         while not output or output[-1]:
             try:
                 output.append(said.get(timeout=1.0))
