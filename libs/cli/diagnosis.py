@@ -70,7 +70,8 @@ def _system(s: System) -> Iterator[Finding]:
             "",
             f"The {service} is not ready.",
             why,
-            "See its log (`clawback status`, stack.json), and start it again: `clawback up`. Waiting records are kept.",
+            "See its log (`clawback status` names it). One that hangs: `kill -9` its pid (stack.json), and the local "
+            "stack or Kubernetes starts it again. Waiting records are kept.",
         )
     for group, topics in s.status.get("lag", {}).items():
         behind = sum(topics.values())
@@ -191,14 +192,16 @@ def _ttl(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, A
 
 
 def _capture(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
-    if f["turns"] >= 5 and f["captured"] < 0.5 * f["turns"]:
+    if f["turns"] and f["captured"] < (0.5 * f["turns"] if f["turns"] >= 5 else 1):
         yield Finding(
             "capture_missing",
             "stops" if f["captured"] == 0 else "costs",
             scenario,
-            "The upstream returns no token ids and log-probabilities: turns can be judged, not trained.",
+            "Turns come without token ids and log-probabilities (an upstream that gives none, or requests that failed): they "
+            "can be judged, not trained.",
             f"{f['captured']} of {f['turns']} turns have a capture",
-            "Serve this scenario from the built-in policy, vLLM or SGLang with the capture on (docs/gateway.md).",
+            "Serve this scenario from the built-in policy, vLLM or SGLang with the capture on (docs/gateway.md); "
+            "`clawback tap traffic.raw` shows whether outcomes are upstream_error.",
         )
 
 

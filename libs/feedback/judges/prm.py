@@ -55,14 +55,14 @@ class PrmJudge:
         """One call, repeated only when the server names a parameter that it does not take."""
         messages, nonce = render(question, max_chars=self.max_prompt_chars, index=index)
         for _ in range(len(_OPTIONAL) + 1):
-            body = msgspec.json.encode(self._request(messages, index))
+            request = self._request(messages, index)
             try:
-                status, answer = await self.transport.post(body, self.call_timeout_seconds)
+                status, answer = await self.transport.post(msgspec.json.encode(request), self.call_timeout_seconds)
             except TransportFailure as failure:
                 return Ballot(abstained=failure.reason, outage=failure.reason != "too_large")
             if status == 200:
                 return read_completion(answer, nonce)
-            if status not in _ABOUT_THE_REQUEST or not self._learn(answer):
+            if status not in _ABOUT_THE_REQUEST or not self._learn(answer, request):
                 return Ballot(abstained=f"http_{status}", outage=status not in _ABOUT_THE_REQUEST)
         return Ballot(abstained="http_400")
 
@@ -83,12 +83,15 @@ class PrmJudge:
             request["max_completion_tokens"] = s.max_tokens
         return request
 
-    def _learn(self, answer: bytes) -> bool:
-        """Note the parameter that the server refuses; False when it names none that can be left out."""
+    def _learn(self, answer: bytes, request: dict[str, Any]) -> bool:
+        """Note the parameter of this request that the server refuses; False when it names none that can be left out.
+
+        Another call may have learnt of it meanwhile: this one is repeated without it all the same.
+        """
         said = answer[:4000].decode("utf-8", "replace")
         for name in _OPTIONAL:
             named = name in said or (name == "response_format" and ("json_schema" in said or "guided" in said))
-            if named and name not in self._refused and not (name == "response_format" and self.structured == "on"):
+            if named and name in request and not (name == "response_format" and self.structured == "on"):
                 self._refused.add(name)
                 return True
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -85,6 +86,16 @@ async def test_a_server_that_does_not_answer_is_a_timeout(server: PrmServer, jud
     server.fault = lambda number: "hang"
     ballot = await judge.vote(REJECTED, 0)
     assert (ballot.abstained, ballot.outage) == ("timeout", True)
+
+
+async def test_calls_under_way_together_all_learn_what_the_server_refuses(server: PrmServer, judge: PrmJudge) -> None:
+    def fault(number: int) -> web.Response | None:
+        refused = "response_format" in server.requests[-1]
+        return web.json_response({"error": "no response_format here"}, status=400) if refused else None
+
+    server.fault = fault
+    ballots = await asyncio.gather(*(judge.vote(REJECTED, n) for n in range(4)))
+    assert [b.abstained for b in ballots] == [""] * 4
 
 
 async def test_an_answer_without_end_is_given_up_at_a_bound() -> None:
