@@ -197,8 +197,8 @@ def _capture(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[st
             "capture_missing",
             "stops" if f["captured"] == 0 else "costs",
             scenario,
-            "Turns come without token ids and log-probabilities (an upstream that gives none, or requests that failed): they "
-            "can be judged, not trained.",
+            "Turns come without token ids and log-probabilities, because the upstream gives none or the requests failed: "
+            "they can be judged, not trained.",
             f"{f['captured']} of {f['turns']} turns have a capture",
             "Serve this scenario from the built-in policy, vLLM or SGLang with the capture on (docs/gateway.md); "
             "`clawback tap traffic.raw` shows whether outcomes are upstream_error.",
