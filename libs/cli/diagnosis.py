@@ -197,7 +197,7 @@ def _capture(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[st
             "capture_missing",
             "stops" if f["captured"] == 0 else "costs",
             scenario,
-            "Turns come without token ids and log-probabilities, because the upstream gives none or the requests failed: "
+            "Turns come without token ids and log-probs, because the upstream gives none or the requests fail: "
             "they can be judged, not trained.",
             f"{f['captured']} of {f['turns']} turns have a capture",
             "Serve this scenario from the built-in policy, vLLM or SGLang with the capture on (docs/gateway.md); "
