@@ -8,9 +8,11 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from deploy.local.process import Process, free_port, spawn
 from deploy.local.stack import ROOT
@@ -132,10 +134,14 @@ async def test_the_serving_release_is_read_and_stale_turns_are_dropped(
     start: Start, kafka_settings: ServiceSettings, topic_suffix: str
 ) -> None:
     event = decode((EXAMPLES / "policy.releases/v1/released.json").read_bytes(), PolicyRelease)
-    text = encode(event).replace(event.serving.encode(), b"s1@00009-0badc0de").replace(b'"homework"', b'"s1"')
-    await produce(kafka_settings, [Output(f"policy.releases{topic_suffix}", "s1", text)])
-    stale = encode(judged("f1", "s1", release_id="s1@00002-0badc0de"))
-    fresh = encode(judged("f8", "s1", release_id="s1@00008-0badc0de"))
+    names = ["base", *(f"s1@{n:05d}-0badc0de" for n in range(1, 7))]  # more than the bound of 4 behind the last one
+    chain = [
+        structs.replace(event, scenario="s1", release_id=own, parent_id=parent, serving=own, number=n)
+        for n, (parent, own) in enumerate(pairwise(names), 1)
+    ]
+    await produce(kafka_settings, [Output(f"policy.releases{topic_suffix}", "s1", encode(e)) for e in chain])
+    stale = encode(judged("f1", "s1", release_id="base"))
+    fresh = encode(judged("f8", "s1", release_id=names[-2]))
     topic = f"turns.judged{topic_suffix}"
     await produce(kafka_settings, [Output(topic, "s1", stale), Output(topic, "s1", fresh)])
     start()
