@@ -45,6 +45,7 @@ _READS = re.compile(
     re.IGNORECASE,
 )
 _CALL = re.compile(r"^[A-Za-z_][\w.-]*\(", re.MULTILINE)
+_END = 2_000  # characters of a long text that are looked at, at either end
 _ERROR_KEYS = ("error", "errors", "exception", "error_message", "stderr_error")
 
 
@@ -97,6 +98,8 @@ def read_result(text: str, *, reads: bool = False) -> ToolReading:
 
 def looks_like_failure(text: str) -> bool:
     """A pasted traceback, compiler or lint output, rather than a person's sentence."""
+    if len(text) > 2 * _END:  # a pasted report shows at its ends; the patterns are slow on very long texts
+        text = f"{text[:_END]}\n{text[-_END:]}"
     return bool(_failure(text))
 
 
