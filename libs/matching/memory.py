@@ -159,7 +159,8 @@ class _Slot:
             if session.entries[0] in (one.id, one.previous):  # a redelivery gives the binding again: keep its turn
                 break
             self._forget(session, session.entries.pop(0))
-        self.seen[one.session] = max(plan.now, self.seen.get(one.session, plan.now))
+        last = max(plan.now, plan.done)  # the time to answer begins with the reply, which may take longer than the TTL
+        self.seen[one.session] = max(last, self.seen.get(one.session, last))
         heapq.heappush(self.order, (self.seen[one.session], one.session))
 
     def _forget(self, session: Session, exchange_id: str) -> None:

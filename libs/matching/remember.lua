@@ -49,7 +49,7 @@ local function into_session(one)
   call('HSET', key, unpack(fields))
   call('EXPIRE', key, keep)
   call('EXPIRE', list, keep)
-  call('ZADD', prefix .. 'lru', 'GT', string.format('%.6f', plan.now), one.session)
+  call('ZADD', prefix .. 'lru', 'GT', string.format('%.6f', math.max(plan.now, plan.done)), one.session)
 end
 
 -- choose.served_before, and the other short texts of the request.

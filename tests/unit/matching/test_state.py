@@ -17,6 +17,13 @@ NO = user("No, keep the steps, just stop using bullet lists.")
 NAMED = {"x-session-id": "s"}
 
 
+def test_the_time_to_answer_begins_with_the_reply_not_with_its_request() -> None:
+    w = World(limits=Limits(ttl_seconds=10.0))
+    first = w.exchange([ASK], PLAN, seconds=30.0)
+    w.now += 30.0
+    assert w.turn(w.exchange([ASK, said(PLAN), NO], SHORT)) == first
+
+
 def test_a_ttl_that_cuts_off_an_answer_says_so() -> None:
     w = World(limits=Limits(ttl_seconds=60.0))
     w.exchange([ASK], PLAN, headers=NAMED)
