@@ -128,6 +128,7 @@ _STYLE = tuple(
 # Words that only programs use for what they want.
 _TERMS = re.compile(
     r"\b(?:memory (?:flush|extraction|consolidation)|pre-?compaction|heart_?beat|context window|[A-Z]+_(?:OK|REPLY)"
+    r"|(?:go|going|carry|continued?|resumed?|proceed)\b.{0,40}\bfrom (?:your|the|this) summary"
     r"|successor (?:agent|model|assistant|instance|session|context)|hand-?off (?:memo|note|summary|document)"
     r"|(?:another|the next|a fresh|a new) (?:agent|model|assistant|instance|llm) (?:that |who |which )?(?:will|can|must"
     r"|to|takes?) )\b",

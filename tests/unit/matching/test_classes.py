@@ -297,6 +297,18 @@ def test_a_resumed_history_that_reads_like_the_wish_for_a_summary() -> None:
     assert w.line(again).exchange_class == "compaction"
 
 
+def test_a_compaction_asked_for_in_one_plain_sentence() -> None:
+    w = World()
+    ask = user("Summarize the conversation so far in a few sentences, so that it can go on from your summary.")
+    first = w.exchange([user("How do I plan a trip?")], PLAN, tools=False)
+    summary = w.exchange([user("How do I plan a trip?"), said(PLAN), ask], CRON, tools=False)
+    after = w.exchange([user(CRON), user("No, stop using lists.")], SHORT, tools=False)
+    assert w.line(summary).exchange_class == "compaction"
+    assert w.turn(after) == first
+    person = w.exchange([user("Hi."), said(FILES), user("Can you summarize what we said so far?")], SHORT, tools=False)
+    assert w.line(person).exchange_class == "main"
+
+
 def test_three_compactions_in_a_row() -> None:
     w = World()
     last = w.exchange([ASK], PLAN)
