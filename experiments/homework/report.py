@@ -81,17 +81,21 @@ def summarize(
         "releases": _events(facts),
         "serving": facts.serving,
         "step_losses": [step.metrics.get("loss") for step in steps],
-        "client": {
-            "tagged": shape.tagged,
-            "window": shape.window,
-            "compact": shape.compact,
-            "ttl_seconds": ttl_seconds,
-            "think_seconds": shape.think_seconds,
-        },
+        "client": _client(shape, ttl_seconds),
         "drift": drift(base.get("unrelated", []), final.get("unrelated", [])),
         "prompt_tokens": sum(r.prompt_tokens for r in sessions),
         "completion_tokens": sum(r.completion_tokens for r in sessions),
         "wall_seconds": round(wall_seconds, 1),
+    }
+
+
+def _client(shape: Shape, ttl_seconds: float) -> dict[str, Any]:
+    return {
+        "tagged": shape.tagged,
+        "window": shape.window,
+        "compact": shape.compact,
+        "ttl_seconds": ttl_seconds,
+        "think_seconds": shape.think_seconds,
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 
 from libs.contracts import TrafficRaw, decode
+from libs.dialects.loose import clean
 from libs.errors import ContractError
 
 
@@ -25,14 +25,6 @@ def read_record(data: bytes) -> TrafficRaw:
 def _loose(data: bytes) -> bytes | None:
     try:
         value = json.loads(data.decode("utf-8", "surrogatepass"))
-        return msgspec.json.encode(_clean(value))
+        return msgspec.json.encode(clean(value))
     except (ValueError, RecursionError):
         return None
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_clean(k): _clean(v) for k, v in value.items()}
-    return [_clean(v) for v in value] if isinstance(value, list) else value
