@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
+
+from libs.errors import ClawbackError
 
 # Reorder or end a line without being seen (Unicode 15, UAX #9 and section 5.8).
 _HIDDEN = (0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -52,4 +55,17 @@ def reader_gone() -> int:
     return 0
 
 
-__all__ = ["as_json", "complain", "os_fault", "plain", "plain_json", "reader_gone"]
+def exit_status(work: Callable[[], int]) -> int:
+    """The work's own status; 2 after an error of ours or the system's, told in one line."""
+    try:
+        return work()
+    except ClawbackError as error:
+        complain(f"error: {error}")
+    except BrokenPipeError:
+        return reader_gone()
+    except OSError as error:
+        complain(f"error: {os_fault(error)}")
+    return 2
+
+
+__all__ = ["as_json", "complain", "exit_status", "os_fault", "plain", "plain_json", "reader_gone"]

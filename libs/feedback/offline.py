@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from libs.contracts import TurnJudged, TurnMatched, decode, encode
 from libs.contracts.lines import add_inputs, input_files, number_from, prepare_outputs, read_lines
-from libs.contracts.terminal import complain, os_fault, plain, plain_json, reader_gone
-from libs.errors import ClawbackError, ConfigError, ContractError
+from libs.contracts.terminal import complain, exit_status, plain, plain_json
+from libs.errors import ConfigError, ContractError
 from libs.feedback import evaluation
 from libs.feedback.engine import BallotStore, Options, ballots_for, judge_turn
 from libs.feedback.judge import Judge
@@ -236,13 +236,4 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(words if words[:1] and words[0] in forms else ["judge", *words])
     args.input = input_files(forms[args.command], args)
     work = judge_file if args.command == "judge" else evaluate_files
-    try:
-        return asyncio.run(work(args))
-    except ClawbackError as error:
-        complain(f"error: {error}")
-        return 2
-    except BrokenPipeError:
-        return reader_gone()
-    except OSError as error:
-        complain(f"error: {os_fault(error)}")
-        return 2
+    return exit_status(lambda: asyncio.run(work(args)))

@@ -12,8 +12,8 @@ from typing import Any
 
 from libs.contracts import TrafficRaw, encode
 from libs.contracts.lines import add_inputs, input_files, number_from, prepare_outputs, read_lines
-from libs.contracts.terminal import complain, os_fault, plain_json, reader_gone
-from libs.errors import ClawbackError, ContractError
+from libs.contracts.terminal import complain, exit_status, plain_json
+from libs.errors import ContractError
 from libs.matching.matcher import Matcher, Outcome
 from libs.matching.memory import MemoryStore
 from libs.matching.plan import Limits
@@ -48,22 +48,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     ap = parser()
     args = ap.parse_args(argv)
     args.input = input_files(ap, args)
-    try:
-        prepare_outputs([args.output, args.exchanges, args.report], [*args.input, *args.labels])
-        found = asyncio.run(_run(args))
-        text = json.dumps(found, indent=2, ensure_ascii=False)
-        if args.report:
-            args.report.write_text(text + "\n", encoding="utf-8")
-        else:
-            print(plain_json(text), flush=True)
-    except ClawbackError as error:
-        complain(f"error: {error}")
-        return 2
-    except BrokenPipeError:
-        return reader_gone()
-    except OSError as error:
-        complain(f"error: {os_fault(error)}")
-        return 2
+    return exit_status(lambda: _report(args))
+
+
+def _report(args: argparse.Namespace) -> int:
+    prepare_outputs([args.output, args.exchanges, args.report], [*args.input, *args.labels])
+    found = asyncio.run(_run(args))
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    if args.report:
+        args.report.write_text(text + "\n", encoding="utf-8")
+    else:
+        print(plain_json(text), flush=True)
     if found["unreadable"] and not found["exchanges"]:
         complain(f"error: none of the {found['unreadable']} lines is a traffic.raw record; see above")
         return 1
