@@ -245,6 +245,6 @@ def write(
             for r in results:
                 line = {
                     "when": when, "set": which, "number": r.number, "question": r.question, "reply": r.first_reply,
-                    "faults": r.faults, "passed": r.passed, "release_id": r.release_id,
+                    "whole": r.whole, "faults": r.faults, "passed": r.passed, "release_id": r.release_id,
                 }  # fmt: skip
                 out.write(json.dumps(line, ensure_ascii=False) + "\n")

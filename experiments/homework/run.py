@@ -18,6 +18,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from experiments.homework import report
 from experiments.homework.progress import Progress
 from experiments.homework.questions import HELDOUT, STREAM
+from experiments.homework.remembered import Remembered
 from experiments.homework.sessions import Sampling, SessionResult, Shape, first_replies, run_session
 from experiments.homework.student import PLAIN, SYSTEM_PROMPT, Preference
 from experiments.homework.watch import Facts, Watch
@@ -45,6 +46,7 @@ class Plan:
     scenario: str = "homework"
     memory: bool = False  # write complaints into a memory file that later prompts carry
     unrelated: Sequence[str] = ()  # asked greedily before and after, to see what else changed
+    base_replies: Path | None = None  # where the base model's replies are kept for runs that ask it the very same
 
 
 @dataclass(slots=True)
@@ -78,27 +80,33 @@ class _Run:
         sampling = replace(plan.sampling, seed=plan.seed * 10_000 + 5_000)
         for which, questions in (("heldout", list(HELDOUT[: plan.heldout])), ("stream", self.questions)):
             self.progress.doing(f"{what}: first replies to {len(questions)} {which} questions, off the record")
-            into[which] = await first_replies(
-                self.client,
-                questions,
-                scenario=plan.scenario,
-                preference=plan.preference,
-                sampling=sampling,
-                concurrency=len(questions),
-                system=self.system(),
-            )
+            into[which] = await self._first_replies(questions, sampling, self.system(), what)
             self.progress.doing(f"{what}: {which} pass rate {report.pass_rate(into[which]):.2f}")
         if plan.unrelated:
             self.progress.doing(f"{what}: {len(plan.unrelated)} unrelated questions")
-            into["unrelated"] = await first_replies(
-                self.client,
-                list(plan.unrelated),
-                scenario=plan.scenario,
-                preference=plan.preference,
-                sampling=replace(sampling, temperature=0.0),
-                concurrency=len(plan.unrelated),
-                system=self.system() if plan.memory else None,
-            )
+            greedy = replace(sampling, temperature=0.0)
+            system = self.system() if plan.memory else None
+            into["unrelated"] = await self._first_replies(list(plan.unrelated), greedy, system, what)
+
+    async def _first_replies(
+        self, questions: list[str], sampling: Sampling, system: str | None, what: str
+    ) -> list[SessionResult]:
+        plan = self.plan
+        kept = Remembered(plan.base_replies, questions, sampling, system) if what == "base" else None
+        if kept is not None and (results := kept.results(plan.preference)):
+            return results
+        results = await first_replies(
+            self.client,
+            questions,
+            scenario=plan.scenario,
+            preference=plan.preference,
+            sampling=sampling,
+            concurrency=len(questions),
+            system=system,
+        )
+        if kept is not None:
+            kept.keep(results)
+        return results
 
     async def stream(self) -> None:
         questions = list(enumerate(self.questions, start=1))

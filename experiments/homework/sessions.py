@@ -57,6 +57,7 @@ class SessionResult:
     number: int
     question: str
     first_reply: str = ""
+    whole: bool = True  # the first reply ended by itself, not at the token limit
     faults: list[str] = field(default_factory=list)
     passed: bool = False
     release_id: str = ""
@@ -141,7 +142,7 @@ async def run_session(
     )  # fmt: skip
     result = SessionResult(number=number, question=question)
     reply = await talk.say(question)
-    result.first_reply, result.release_id = reply.text, talk.release_id
+    result.first_reply, result.whole, result.release_id = reply.text, reply.finished, talk.release_id
     result.faults = preference.faults(reply)
     result.passed = not result.faults
     for _ in range(MAX_COMPLAINTS):
@@ -192,6 +193,7 @@ async def first_replies(
             number=number,
             question=question,
             first_reply=reply.text,
+            whole=reply.finished,
             faults=faults,
             passed=not faults,
             release_id=raw.headers.get(RELEASE_HEADER, ""),

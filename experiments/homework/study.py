@@ -48,6 +48,9 @@ def run_arm(arm: Arm, seeds: Sequence[int], root: Path, home: Path, sessions: in
                 directory=directory,
                 seed=seed,
                 sessions=sessions,
+                # Where a session cannot change a later one, all may be held at once.
+                wave=4 if arm.recorded or arm.memory else sessions,
+                base_replies=root / "base",
                 shape=Shape(recorded=arm.recorded),
                 preference=arm.preference,
                 memory=arm.memory,
