@@ -92,7 +92,8 @@ class _Run:
         self, questions: list[str], sampling: Sampling, system: str | None, what: str
     ) -> list[SessionResult]:
         plan = self.plan
-        kept = Remembered(plan.base_replies, questions, sampling, system) if what == "base" else None
+        is_base = what == "base" or not plan.shape.recorded  # nothing recorded, nothing learned: still the base
+        kept = Remembered(plan.base_replies, questions, sampling, system) if is_base else None
         if kept is not None and (results := kept.results(plan.preference)):
             return results
         results = await first_replies(
