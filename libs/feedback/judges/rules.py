@@ -22,7 +22,7 @@ from libs.feedback.rules.reading import Reading
 from libs.feedback.rules.repeat import Repeat, compare
 from libs.feedback.rules.situation import Situation, boilerplate, person_words, related, situation, without
 from libs.feedback.rules.targets import names_earlier, target, undone
-from libs.feedback.rules.text import Words, plain
+from libs.feedback.rules.text import MAX_MATTER_CHARS, Words, ends, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ def _around(question: Question) -> str:
 
 def _about(question: Question) -> str:
     """What the answered turn is about, in lower case."""
-    return plain(" ".join([*(w.text for w in person_words(question.prompt)), question.reply])).lower()
+    asked = [w.text for w in person_words(question.prompt)]
+    return plain(" ".join([*asked, ends(question.reply, MAX_MATTER_CHARS)])).lower()
 
 
 def _repeat(question: Question, said: Sequence[Words], candidates: Sequence[Language]) -> Repeat:
@@ -106,8 +107,8 @@ def _repeat(question: Question, said: Sequence[Words], candidates: Sequence[Lang
     common = frozenset().union(*(language.common for language in candidates))
     added = boilerplate(question)
     prompts = [*(turn.prompt for turn in question.earlier), question.prompt]
-    old = [w.text for prompt in prompts for w in person_words(without(prompt, added))]
-    found = {compare(w.text, o, common) for w in said for o in old}
+    old = [w for prompt in prompts for w in person_words(without(prompt, added))]
+    found: set[Repeat] = {"same" if w.raw == o.raw else compare(w.text, o.text, common) for w in said for o in old}
     order: tuple[Repeat, ...] = ("same", "rephrased", "parallel")
     return next((r for r in order if r in found), "other")
 

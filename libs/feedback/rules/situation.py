@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from libs.contracts import Message
 from libs.feedback.judge import Question
 from libs.feedback.rules.language import Language
-from libs.feedback.rules.text import Words, stems, user_messages
+from libs.feedback.rules.text import MAX_MATTER_CHARS, Words, ends, stems, user_messages
 from libs.feedback.rules.tools import ToolReading, is_call, looks_like_failure, read_results
 
 # Client commands by what they say about the reply; the text after SPEAKS is a person's words, after others it is not.
@@ -102,7 +102,8 @@ def related(question: Question, text: str, candidates: Sequence[Language]) -> fl
     """Share of the text's content words that the request or the reply mention, 0..1; 0 for a text without any."""
     common = frozenset().union(*(language.common for language in candidates))
     wanted = set(stems(text, common))
-    known = set(stems(question.reply, common)).union(*(stems(m.text, common) for m in question.prompt))
+    about = (ends(text, MAX_MATTER_CHARS) for text in (question.reply, *(m.text for m in question.prompt)))
+    known: set[str] = set().union(*(stems(text, common) for text in about))
     return len(wanted & known) / len(wanted) if wanted else 0.0
 
 

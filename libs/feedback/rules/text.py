@@ -35,8 +35,11 @@ _TO_THE_GRADER = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W_]+(?:[-_./'][^\W_]+)*", re.UNICODE)
+_IDENTIFIER = re.compile(r"[_./\d]")
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+|;\s+|(?<=[。！？])")
-MAX_WORDS_CHARS = 8_000  # a flood is read at both ends, so that reading it takes bounded time
+# A flood is read at both ends, so that reading it takes bounded time (tests/unit/feedback/test_rules_cost.py).
+MAX_WORDS_CHARS = 4_000
+MAX_MATTER_CHARS = 16_000  # of one text when only its subject counts
 _MAX_SENTENCE_CHARS = 600
 _MAX_SENTENCES = 100
 
@@ -58,11 +61,14 @@ def plain(text: str) -> str:
     return re.sub(r"[ \t]+", " ", re.sub(r"\s*\n\s*", "\n", text)).strip()
 
 
+def ends(text: str, most: int, between: str = "\n") -> str:
+    """The text, or its beginning and its end where it has more than `most` characters."""
+    return text if len(text) <= most else f"{text[: most // 2]}{between}{text[-(most // 2) :]}"
+
+
 def spoken(text: str) -> str:
     """What is left for a person to have said: no code blocks, quoted lines, markup blocks, role headers."""
-    if len(text) > MAX_WORDS_CHARS:
-        text = text[: MAX_WORDS_CHARS // 2] + "\n" + text[-MAX_WORDS_CHARS // 2 :]
-    text = _FENCE.sub("\n", text)
+    text = _FENCE.sub("\n", ends(text, MAX_WORDS_CHARS))
     text = _OPEN_BLOCK.sub("\n", _BLOCK.sub("\n", text) if "</" in text else text)
     text = _CONTROL_TOKEN.sub("\n", text)
     text = _QUOTED_LINE.sub("", text)
@@ -72,15 +78,10 @@ def spoken(text: str) -> str:
 
 def sentences(text: str) -> list[str]:
     found = (s.strip(" \t-*") for s in _SENTENCE.split(text))
-    kept = [_ends(s) for s in found if s.strip(".!?,")]
+    kept = [ends(s, _MAX_SENTENCE_CHARS, " ") for s in found if s.strip(".!?,")]
     if len(kept) > _MAX_SENTENCES:
         kept = kept[: _MAX_SENTENCES // 2] + kept[-_MAX_SENTENCES // 2 :]
     return [s for s in kept if not _TO_THE_GRADER.search(s)]
-
-
-def _ends(sentence: str) -> str:
-    half = _MAX_SENTENCE_CHARS // 2
-    return sentence if len(sentence) <= 2 * half else f"{sentence[:half]} {sentence[-half:]}"
 
 
 def words(text: str) -> list[str]:
@@ -90,7 +91,7 @@ def words(text: str) -> list[str]:
 
 def stems(text: str, common: frozenset[str]) -> list[str]:
     """Content words cut to six letters, which folds most inflections; identifiers stay whole."""
-    return [w if re.search(r"[_./\d]", w) else w[:6] for w in words(text) if w not in common and len(w) > 1]
+    return [w if _IDENTIFIER.search(w) else w[:6] for w in words(text) if w not in common and len(w) > 1]
 
 
 def user_messages(messages: Sequence[Message]) -> list[Words]:

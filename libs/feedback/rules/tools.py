@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from libs.contracts import Message
+from libs.feedback.rules.text import ends
 
 State = Literal["failure", "success", "unknown"]
 
@@ -98,9 +99,7 @@ def read_result(text: str, *, reads: bool = False) -> ToolReading:
 
 def looks_like_failure(text: str) -> bool:
     """A pasted traceback, compiler or lint output, rather than a person's sentence."""
-    if len(text) > 2 * _END:  # a pasted report shows at its ends; the patterns are slow on very long texts
-        text = f"{text[:_END]}\n{text[-_END:]}"
-    return bool(_failure(text))
+    return bool(_failure(ends(text, 2 * _END)))  # a pasted report shows at its ends
 
 
 def _failure(text: str) -> str:

@@ -211,3 +211,11 @@ def test_long_nonsense_is_read_in_bounded_time(text: str) -> None:
 def test_one_vote_is_all_votes() -> None:
     assert JUDGE.deterministic
     assert JUDGE.version == RulesJudge().version
+
+
+def test_a_long_request_sent_again_word_for_word_is_the_same_one() -> None:
+    asked = "Sum this up: " + " ".join(f"word{n}" for n in range(3_000))
+    prompt = (Message("user", asked),)
+    assert verdict(asked, prompt=prompt) == -1
+    between = asked.replace("word1500", "word9999")
+    assert verdict(between, prompt=prompt) != -1  # another text of the same beginning and end

@@ -130,6 +130,9 @@ def test_no_language_file_at_all(tmp_path: Path) -> None:
         languages(tmp_path)
 
 
+LONG = " ".join(f"word{n}" for n in range(300))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "want"),
     [
@@ -140,6 +143,12 @@ def test_no_language_file_at_all(tmp_path: Path) -> None:
         ("add tests for the parser", "what is the weather like?", "other"),
         ("hi", "hi", "same"),
         ("go on", "go away", "other"),
+        (f"sum this up: {LONG}", f"sum this up: {LONG}, in French", "rephrased"),
+        (
+            f"sum this up: {LONG} one {LONG}",
+            f"sum this up: {LONG} two {LONG}",
+            "other",
+        ),  # another text between the ends
     ],
 )
 def test_a_repeated_request(old: str, new: str, want: str) -> None:
