@@ -9,13 +9,13 @@ from collections.abc import Collection
 import msgspec
 
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
-from libs.contracts.release_chain import Chain
 from libs.errors import ClawbackError, DeadLetterError, RetryError, StopError
 from libs.streams.dead_letters import dead_letter
 from libs.streams.forgotten import OUTCOME, Forgotten, subject_of
 from libs.streams.types import Done, Output, Partition, Position, StreamRecord
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
+from services.trainer.announce import announcements, refusal
 from services.trainer.learner import Learner
 from services.trainer.memory import trim
 from services.trainer.store import Store, after_batch, after_command, after_publish
@@ -143,7 +143,7 @@ class TrainerHandler:
             refused = after.chain.serving != event.serving
             metrics.TRAINER_COMMANDS.labels("refused" if refused else event.event).inc()
         # A release whose weights are gone cannot serve: say so in the log, where every reader of it looks.
-        return Done(outputs=(_output(_refusal(after.chain, event)),)) if refused else Done()
+        return Done(outputs=(_output(refusal(after.chain, event)),)) if refused else Done()
 
     async def tick(self) -> Done | None:
         """First, publish what an earlier run decided and perhaps did not publish."""
@@ -156,7 +156,7 @@ class TrainerHandler:
         """Take note of which batches the present log of releases names.
 
         A log that names none of the batches done here is a new one (a broker without storage was restarted): its
-        offsets are not the ones in the checkpoints, and its readers have to be told what serves.
+        offsets are not the ones in the checkpoints, and its readers have to be told what serves and what is held.
         """
         states = [self._store.get(s) for s in self._store.scenarios()]
         done = [b for s in states for b in s.batches if s.pending is None or b != s.pending.batch_id]
@@ -164,8 +164,8 @@ class TrainerHandler:
             return
         for state in states:
             self._store.put(msgspec.structs.replace(state, positions={}))
-        serving = [s.chain for s in states if s.chain.serving in s.chain.releases and s.pending is None]
-        self._to_announce = [*map(_announcement, serving), *self._to_announce]
+        settled = [s.chain for s in states if s.pending is None]
+        self._to_announce = [*(event for chain in settled for event in announcements(chain)), *self._to_announce]
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
@@ -176,48 +176,6 @@ class TrainerHandler:
         known = self._store.positions()
         named = {p: known[f"{p[0]}-{p[1]}"] for p in partitions if f"{p[0]}-{p[1]}" in known}
         return Position(offsets=named)
-
-
-def _refusal(chain: Chain, event: PolicyRelease) -> PolicyRelease:
-    """Back to what serves here, so that engines which followed the command return as well."""
-    present = chain.releases.get(chain.serving)
-    return PolicyRelease(
-        event="rolled_back",
-        release_id=chain.serving,
-        parent_id=present.parent_id if present else None,
-        serving=chain.serving,
-        scenario=chain.scenario,
-        step=chain.step,
-        number=present.number if present else 0,
-        batch_id=None,
-        trained=[],
-        dropped={},
-        reason=f"refused: the weights of {event.serving} are no longer kept",
-        weights=present.weights if present else None,
-        metrics={},
-        created_at=event.created_at,
-    )
-
-
-def _announcement(chain: Chain) -> PolicyRelease:
-    """What serves, once more, for readers of a new log. It names no batch: each batch has had its event."""
-    serving = chain.releases[chain.serving]
-    return PolicyRelease(
-        event="released",
-        release_id=serving.release_id,
-        parent_id=serving.parent_id,
-        serving=serving.release_id,
-        scenario=chain.scenario,
-        step=serving.step,
-        number=serving.number,
-        batch_id=None,
-        trained=[],
-        dropped={},
-        reason="announced again: the log is new",
-        weights=serving.weights,
-        metrics=serving.metrics,
-        created_at=serving.created_at,
-    )
 
 
 def _output(event: PolicyRelease) -> Output:
