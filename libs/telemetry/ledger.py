@@ -33,6 +33,7 @@ class Ledger:
         self._turn_of: dict[str, str] = {}  # feedback id -> exchange id
         self._early: dict[str, dict[str, object]] = {}  # feedback id -> what a release said before the turn was known
         self._events: set[tuple[str, str, str]] = set()
+        self._promoted: set[str] = set()
         self._buckets: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._last_at: dict[Conversation, float] = {}
         self._cache: dict[tuple[str, int], tuple[float, str, Counts]] = {}
@@ -115,8 +116,9 @@ class Ledger:
 
     def _released(self, r: PolicyRelease) -> set[str]:
         state = self.scenarios.setdefault(r.scenario, ScenarioState())
-        mark = (r.scenario, r.event, r.batch_id or f"{r.release_id} {r.created_at}")
-        if mark not in self._events:  # a batch ends in one event, however often it is told
+        of_its_own = r.event in ("released", "held")
+        mark = (r.scenario, r.event, r.release_id if of_its_own else r.batch_id or f"{r.release_id} {r.created_at}")
+        if mark not in self._events:  # a batch ends in one event, however often it is told, to a new log too
             self._events.add(mark)
             state.events[r.event] = state.events.get(r.event, 0) + 1
         if r.created_at > state.at:  # events of one scenario are ordered by their time; a repeat is not newer
@@ -125,13 +127,27 @@ class Ledger:
             if r.metrics:
                 state.metrics = dict(r.metrics)
         touched: set[str] = set()
+        event = "promoted" if r.event == "held" and r.release_id in self._promoted else r.event
         for feedback_id in r.trained:
             touched |= self._outcome(
-                feedback_id, trained_at=r.created_at, release_id=r.release_id, event=r.event, batch_id=r.batch_id or ""
+                feedback_id, trained_at=r.created_at, release_id=r.release_id, event=event, batch_id=r.batch_id or ""
             )
+        if r.event == "promoted":
+            self._promote(r.release_id)
         for feedback_id, reason in r.dropped.items():
             touched |= self._outcome(feedback_id, dropped=reason)
         return touched
+
+    def _promote(self, release_id: str) -> None:
+        """What a held release was trained on serves now."""
+        self._promoted.add(release_id)
+        for turn in self.turns.values():
+            for feedback in turn.feedback.values():
+                if feedback.release_id == release_id:
+                    feedback.event = "promoted"
+        for facts in self._early.values():
+            if facts.get("release_id") == release_id:
+                facts["event"] = "promoted"
 
     def _outcome(self, feedback_id: str, **facts: object) -> set[str]:
         turn_id = self._turn_of.get(feedback_id)

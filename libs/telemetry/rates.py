@@ -82,6 +82,11 @@ class Turn(msgspec.Struct, kw_only=True):
     def trained(self) -> bool:
         return any(f.trained_at for f in self.feedback.values())
 
+    @property
+    def held(self) -> bool:
+        """It reached steps, but the gate kept every release back that they made."""
+        return self.trained and all(f.event == "held" for f in self.feedback.values() if f.trained_at)
+
 
 class ScenarioState(msgspec.Struct, kw_only=True):
     """What the release chain of one scenario says."""

@@ -15,14 +15,14 @@ from services.monitor.conversations import Conversations
 def state_of(turn: Turn, *, expired_before: float) -> tuple[str, str]:
     """(state, reason) of an exchange's reply: what colours it and why.
 
-    States: trained, signal, judged, matched, side, waiting, expired, unmatched, unclassified.
+    States: trained, held, signal, judged, matched, side, waiting, expired, unmatched, unclassified.
     """
     if not turn.exchange_class:
         return "unclassified", f"outcome_{turn.outcome}"
     if not turn.is_main:
         return "side", turn.exchange_class
     if turn.trained:
-        return "trained", "trained"
+        return ("held", "gate") if turn.held else ("trained", "trained")
     judged = [f for f in turn.feedback.values() if f.judged]
     if any(f.disposition == "train" for f in judged):
         dropped = next((f.dropped for f in judged if f.dropped), "")

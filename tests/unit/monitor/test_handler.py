@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from libs.contracts import DeadLetter, Record, Tombstone, encode
+from libs.contracts import DeadLetter, PolicyRelease, Record, Tombstone, TurnJudged, encode
 from libs.errors import ContractError
 from services.monitor.conversations import Conversations, newest_text, reply_text
 from services.monitor.handler import Recorder
@@ -97,8 +98,6 @@ def test_a_dead_letter_counts_once() -> None:
 
 
 def test_the_service_that_should_have_handled_it_is_named_not_the_monitor() -> None:
-    import msgspec
-
     r = recorder()
     for service in ("monitor", "matcher", "monitor"):
         r.take("dead.letters", encode(msgspec.structs.replace(letter(1), service=service)), timestamp=T0)
@@ -160,6 +159,38 @@ def test_states_say_how_far_a_turn_came() -> None:
     assert states["s-5"] == ("unmatched", "ambiguous")
     assert states["s-4"] == ("waiting", "no_answer_yet")
     assert state_of(r.ledger.turns["s-4"], expired_before=T0 + 1e6) == ("expired", "no_answer_within_ttl")
+
+
+def test_a_turn_whose_release_was_held_back_is_no_trained_one_until_it_is_promoted() -> None:
+    talk = Talk("s", ["a", "b", "c"], T0, verdicts={0: -1, 1: -1})
+    judged = [record for record in talk.records() if isinstance(record, TurnJudged)]
+    first, second = batch("b-1", judged[:1], T0 + 40), batch("b-2", judged[1:], T0 + 41)
+    held, released = release(first, 1, T0 + 50, event="held", reason="gate_endless"), release(second, 2, T0 + 51)
+    promoted = msgspec.structs.replace(
+        held, event="promoted", batch_id=None, trained=[], serving=held.release_id, created_at=T0 + 60
+    )
+
+    def states(r: Recorder) -> dict[str, str]:
+        return {i: state_of(t, expired_before=0.0)[0] for i, t in r.ledger.turns.items()}
+
+    r = recorder()
+    feed(r, [*talk.records(), first, second, held, released])
+    assert states(r) == {"s-0": "held", "s-1": "trained", "s-2": "waiting"}
+    assert r.ledger.counts(ttl_seconds=TTL).trained == 2, "a step was made with both"
+    feed(r, [promoted, held])
+    assert states(r)["s-0"] == "trained"
+    early = recorder()
+    feed(early, [held, promoted, *talk.records(), first])
+    assert states(early)["s-0"] == "trained", "whichever topic is read first"
+
+
+def test_a_chain_told_again_to_a_new_log_is_not_counted_again() -> None:
+    r = recorder()
+    records = trained_talk("s", T0)
+    feed(r, records)
+    made = next(x for x in records if isinstance(x, PolicyRelease))
+    feed(r, [msgspec.structs.replace(made, batch_id=None, trained=[], reason="announced again: the log is new")])
+    assert r.ledger.scenarios["homework"].events == {"released": 1}
 
 
 def test_conversations_are_filtered_and_newest_first() -> None:
