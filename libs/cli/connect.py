@@ -53,6 +53,21 @@ def get_json(url: str, *, timeout_seconds: float = 10.0) -> Any:
     return json.loads(get_text(url, timeout_seconds=timeout_seconds))
 
 
+def failing_checks(url: str) -> dict[str, str]:
+    """What a service lacks to be ready, check -> why; empty when it is ready. Raises RetryError like get_text."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=7.0):
+            return {}
+    except urllib.error.HTTPError as error:
+        try:
+            checks: dict[str, str] = json.loads(error.read())["checks"]
+        except (ValueError, LookupError, TypeError):
+            return {"readyz": f"HTTP {error.code}"}
+        return {check: why for check, why in checks.items() if why != "ok"}
+    except (urllib.error.URLError, TimeoutError, OSError) as error:
+        raise RetryError(f"{url} does not answer: {error}", reason="http") from error
+
+
 def get_text(url: str, *, timeout_seconds: float = 10.0) -> str:
     """GET a text. Raises RetryError when the service does not answer."""
     try:

@@ -12,7 +12,7 @@ import click
 from libs.cli.say import say, say_json
 
 if TYPE_CHECKING:
-    from libs.cli.diagnosis import Finding, System
+    from libs.cli.doctor.findings import Finding, System
 
 SERVICES = ("gateway", "matcher", "judge", "batcher", "trainer", "policy")
 
@@ -21,7 +21,7 @@ SERVICES = ("gateway", "matcher", "judge", "batcher", "trainer", "policy")
 @click.option("--window", type=click.Choice(["5m", "1h", "all"]), default="1h", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="the findings as JSON")
 def command(window: str, as_json: bool) -> None:
-    from libs.cli.diagnosis import diagnose
+    from libs.cli.doctor.diagnosis import diagnose
 
     system = examine(window)
     findings = diagnose(system)
@@ -35,12 +35,12 @@ def command(window: str, as_json: bool) -> None:
 
 def examine(window: str) -> System:
     """Ask every service that is known. Raises ConfigError, RetryError when the monitor itself cannot be asked."""
-    from libs.cli.connect import get_json, get_text, service_url
-    from libs.cli.diagnosis import System
+    from libs.cli.connect import failing_checks, get_json, get_text, service_url
+    from libs.cli.doctor.findings import System
     from libs.errors import ConfigError, RetryError
 
     status = get_json(f"{service_url('monitor')}/api/status")
-    down: dict[str, str] = {}
+    down: dict[str, dict[str, str]] = {}
     metrics: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for service in SERVICES:
         try:
@@ -48,10 +48,11 @@ def examine(window: str) -> System:
         except ConfigError:
             continue  # not part of this installation, or not known here
         try:
-            get_text(f"{url}/readyz", timeout_seconds=7.0)
+            if failing := failing_checks(url):
+                down[service] = failing
             _collect(metrics, get_text(f"{url}/metrics"), service)
         except RetryError as error:
-            down[service] = str(error)
+            down[service] = {"answers": str(error)}
     return System(
         status=status,
         window=window,

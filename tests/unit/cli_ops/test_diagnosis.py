@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from libs.cli.commands.doctor import tell
-from libs.cli.diagnosis import System, diagnose
+from libs.cli.doctor.diagnosis import diagnose
+from libs.cli.doctor.findings import System
 from libs.contracts import Record, TurnJudged
 from libs.telemetry.ledger import Ledger
 from services.monitor.status import status
@@ -92,6 +94,34 @@ def test_capture_missing_upstream() -> None:
     assert causes(system(half))["capture_missing"] == "costs"
 
 
+def ended(outcome: Any, n: int) -> list[Record]:
+    """Exchanges whose request ended so, without a successor."""
+    lone = [Talk(f"{outcome}-{i}", ["a"], T0 + i) for i in range(n)]
+    raw = [msgspec.structs.replace(t.raw(0), outcome=outcome, capture=None) for t in lone]
+    return [*raw, *(msgspec.structs.replace(t.classified(0), captured=False) for t in lone)]
+
+
+def test_requests_that_fail_are_named_as_such() -> None:
+    assert causes(system(ended("upstream_error", 6))) == {"requests_fail": "stops"}
+    assert causes(system([*healthy(), *ended("upstream_error", 3)])) == {"requests_fail": "costs"}
+    assert causes(system([*healthy(), *ended("upstream_error", 1)])) == {}
+    assert causes(system([*healthy(), *ended("client_gone", 3)])) == {"clients_give_up": "costs"}
+    both = causes(system([*talks(3, captured=False), *ended("upstream_error", 3)]))
+    assert (both["capture_missing"], both["requests_fail"]) == ("stops", "costs")
+
+
+def test_a_broker_away_is_one_finding_with_what_waits() -> None:
+    down = {s: {"kafka": "no answer within 5 s", "assigned": "no"} for s in ("matcher", "judge")}
+    down |= {"trainer": {"kafka": "x", "handler": "cannot write"}, "policy": {"answers": "refused"}}
+    metrics = JUDGE_UP | {("clawback_gateway_spool_records", frozenset()): 3.0}
+    findings = diagnose(system(healthy(), down=down, metrics=metrics))
+    assert [f.cause for f in findings] == ["broker_away", "service_down", "service_down"]
+    assert findings[0].figure == (
+        "matcher, judge, trainer cannot reach it: no answer within 5 s; 3 exchanges wait in the gateway's spool"
+    )
+    assert [f.figure for f in findings[1:]] == ["kafka: x; handler: cannot write", "answers: refused"]
+
+
 def test_judge_down() -> None:
     down = {("clawback_judge_up", frozenset({("from", "judge")})): 0.0}
     found = causes(system(talks(4), metrics=down))
@@ -104,8 +134,6 @@ def test_judge_abstains() -> None:
     talk = Talk("s", ["a", "b"], T0, verdicts={0: -1})
     judged = talk.judged(0, -1)
     votes = [*judged.votes, *judged.votes[1:]]
-    import msgspec
-
     records = [*talk.records(), msgspec.structs.replace(judged, votes=votes)]
     found = [f for f in diagnose(system(records)) if f.cause == "judge_abstains"]
     assert "timeout 2" in found[0].figure
@@ -115,6 +143,9 @@ def test_batches_too_large_for_the_traffic() -> None:
     records = list(Talk("s", ["a", "b", "c"], T0, verdicts={0: -1, 1: -1}).records())
     found = [f for f in diagnose(system(records, batch_size=32)) if f.cause == "batches_too_large"]
     assert found[0].figure.startswith("2 of 32 turns are there; at this rate a batch fills in 960 min")
+    begun = [f for f in diagnose(system(records, batch_size=32, now=T0 + 60)) if f.cause == "batches_too_large"]
+    assert "fills in 80 min" in begun[0].figure, "the hour has only begun"
+    assert "batches_too_large" not in causes(system(records, batch_size=3, now=T0 + 60, batch_max_age_seconds=600.0))
     assert "batches_too_large" not in causes(system(records, batch_size=2)), "full: it is the batcher that is late"
 
 
@@ -151,7 +182,9 @@ def test_stale_turns() -> None:
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        ({"down": {"matcher": "refused"}}, "service_down"),
+        ({"down": {"matcher": {"answers": "refused"}}}, "service_down"),
+        ({"down": {"matcher": {"kafka": "away"}}}, "service_down"),  # one alone: it is not the broker
+        ({"down": {s: {"kafka": "away", "assigned": "no"} for s in ("matcher", "judge", "trainer")}}, "broker_away"),
         ({"lag": {"clawback-judge": {"turns.matched": 900}}}, "lag"),
         ({"letters": {"judge/contract": 2}}, "dead_letters"),
         ({"metrics": JUDGE_UP | {("clawback_gateway_spool_records", frozenset()): 3.0}}, "spool"),

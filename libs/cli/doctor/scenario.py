@@ -1,118 +1,21 @@
-"""What keeps traffic from becoming signal, in plain words: pure rules over the figures of a running system."""
+"""What keeps one scenario's traffic from becoming signal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Severity = Literal["stops", "costs", "note"]
+from libs.cli.doctor.findings import Finding, System
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One cause: what it is, the figure that shows it, what to do. `stops`: no signal at all while it lasts."""
-
-    cause: str  # snake_case
-    severity: Severity
-    scenario: str  # "" for the whole system
-    says: str
-    figure: str
-    fix: str
+_WINDOW_SECONDS = {"5m": 300.0, "1h": 3600.0}
+_FAILING = 0.1  # share of the exchanges
 
 
-@dataclass(frozen=True, slots=True)
-class System:
-    """What the doctor looked at. `metrics`: (name, labels) -> value, of all services together."""
-
-    status: Mapping[str, Any]  # the monitor's document
-    window: str = "1h"
-    down: Mapping[str, str] = field(default_factory=dict)  # service -> why it is not ready
-    metrics: Mapping[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
-    batch_size: int = 4
-    batch_max_age_seconds: float = 60.0
-
-    def total(self, name: str, **labels: str) -> float:
-        """Sum of a metric's samples that carry these labels."""
-        want = set(labels.items())
-        return sum(value for (known, have), value in self.metrics.items() if known == name and want <= have)
-
-
-def diagnose(system: System) -> list[Finding]:
-    """Everything found, what stops all signal first."""
-    found = [*_system(system)]
-    for scenario, facts in system.status["scenarios"].items():
-        figures = facts["windows"][system.window]
-        for rule in (_identity, _side_calls, _compaction, _ttl, _capture, _no_verdicts, _batches, _releases, _drops):
-            found += rule(system, scenario, figures, facts.get("release") or {})
-    if not system.status["exchanges_held"]:
-        found.append(_no_traffic())
-    order: dict[Severity, int] = {"stops": 0, "costs": 1, "note": 2}
-    return sorted(found, key=lambda f: order[f.severity])
-
-
-def _no_traffic() -> Finding:
-    return Finding(
-        "no_traffic",
-        "stops",
-        "",
-        "No exchange has passed the gateway.",
-        "0 exchanges",
-        "Point the client's base URL at the gateway; `clawback status --json` shows the first exchange when it comes.",
-    )
-
-
-def _system(s: System) -> Iterator[Finding]:
-    for service, why in s.down.items():
-        yield Finding(
-            "service_down",
-            "stops" if service != "policy" else "costs",
-            "",
-            f"The {service} is not ready.",
-            why,
-            "See its log (`clawback status` names it). One that hangs: `kill -9` its pid (stack.json), and the local "
-            "stack or Kubernetes starts it again. Waiting records are kept.",
-        )
-    for group, topics in s.status.get("lag", {}).items():
-        behind = sum(topics.values())
-        if behind > 500:
-            yield Finding(
-                "lag",
-                "costs",
-                "",
-                f"{group} is behind.",
-                f"{behind} records not committed on {', '.join(topics)}",
-                "Start it or add replicas, up to the topic's partitions (runbook ClawbackLag).",
-            )
-    if "judge" not in s.down and s.metrics and s.total("clawback_judge_up") == 0:
-        yield Finding(
-            "judge_down",
-            "stops",
-            "",
-            "The judge's model server does not answer.",
-            f"{s.total('clawback_judge_abstentions_total'):.0f} votes abstained so far",
-            "Bring the server at CLAWBACK_JUDGE_PRM_URL back, or set CLAWBACK_JUDGE_KIND=rules for the time being.",
-        )
-    letters = sum(s.status.get("dead_letters", {}).values())
-    if letters:
-        shown = ", ".join(f"{label} {n}" for label, n in s.status["dead_letters"].items())
-        yield Finding(
-            "dead_letters",
-            "costs",
-            "",
-            "Records were set aside.",
-            shown,
-            "`clawback dead-letters list` says why; mend the cause, then `clawback dead-letters retry --all`.",
-        )
-    if waiting := s.total("clawback_gateway_spool_records"):
-        yield Finding(
-            "spool",
-            "stops",
-            "",
-            "The broker does not take the gateway's records.",
-            f"{waiting:.0f} exchanges wait in the spool",
-            "Bring the broker back; the spool then empties by itself.",
-        )
+def of_scenario(s: System, scenario: str) -> Iterator[Finding]:
+    """Every cause found in one scenario's figures over the window."""
+    facts = s.status["scenarios"][scenario]
+    for rule in _RULES:
+        yield from rule(s, scenario, facts["windows"][s.window], facts.get("release") or {})
 
 
 def _identity(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
@@ -191,17 +94,40 @@ def _ttl(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, A
         )
 
 
+def _failures(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
+    exchanges, outcomes = f["exchanges"], f["outcomes"]
+    failed, gone = outcomes.get("upstream_error", 0), outcomes.get("client_gone", 0)
+    if failed >= max(2, _FAILING * exchanges):
+        yield Finding(
+            "requests_fail",
+            "stops" if failed == exchanges else "costs",
+            scenario,
+            "The model's server refuses or breaks off requests; a reply that never came teaches nothing.",
+            f"{failed} of {exchanges} exchanges ended in upstream_error",
+            "See its answers with `clawback tap traffic.raw` (outcome, response) and its log; "
+            "CLAWBACK_GATEWAY_UPSTREAM_URL names it.",
+        )
+    if gone >= max(2, _FAILING * exchanges):
+        yield Finding(
+            "clients_give_up",
+            "costs",
+            scenario,
+            "Clients close the connection before the reply ends; what they did not read they cannot correct.",
+            f"{gone} of {exchanges} exchanges ended in client_gone",
+            "Raise the client's timeout, or let it stream.",
+        )
+
+
 def _capture(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str, Any]) -> Iterator[Finding]:
-    if f["turns"] and f["captured"] < (0.5 * f["turns"] if f["turns"] >= 5 else 1):
+    failed = f["outcomes"].get("upstream_error", 0)  # these have none, and are told of by themselves
+    if f["turns"] > failed and f["captured"] < (0.5 * (f["turns"] - failed) if f["turns"] >= 5 else 1):
         yield Finding(
             "capture_missing",
             "stops" if f["captured"] == 0 else "costs",
             scenario,
-            "Turns come without token ids and log-probs, because the upstream gives none or the requests fail: "
-            "they can be judged, not trained.",
+            "Turns come without token ids and log-probs: they can be judged, not trained.",
             f"{f['captured']} of {f['turns']} turns have a capture",
-            "Serve this scenario from the built-in policy, vLLM or SGLang with the capture on (docs/gateway.md); "
-            "`clawback tap traffic.raw` shows whether outcomes are upstream_error.",
+            "Serve this scenario from the built-in policy, vLLM or SGLang with the capture on (docs/gateway.md).",
         )
 
 
@@ -242,12 +168,13 @@ def _batches(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[st
     waiting = f["signal"] - f["batched"]
     if f["signal"] == 0 or f["batched"] or waiting >= s.batch_size or "batcher" in s.down:
         return
-    hours = {"5m": 1 / 12, "1h": 1.0}.get(s.window)
-    if hours is not None:
-        fill = s.batch_size * hours * 3600 / f["signal"]
-        rate = f"at this rate a batch fills in {fill / 60:.0f} min; "
-    else:
-        rate = ""
+    windows = s.status["scenarios"][scenario]["windows"]
+    # The short window tells the rate of traffic that has only just begun.
+    per_second = max(windows[name]["signal"] / seconds for name, seconds in _WINDOW_SECONDS.items())
+    fill = s.batch_size / per_second if per_second else None
+    if fill is not None and fill <= s.batch_max_age_seconds:
+        return  # it fills before it would close
+    rate = f"at this rate a batch fills in {fill / 60:.0f} min; " if fill is not None else ""
     rate += f"it closes unfilled after {s.batch_max_age_seconds:.0f} s"
     yield Finding(
         "batches_too_large",
@@ -307,3 +234,17 @@ def _drops(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str,
 
 def _percent(rate: float | None) -> str:
     return "-" if rate is None else f"{100 * rate:.0f} %"
+
+
+_RULES = (
+    _identity,
+    _side_calls,
+    _compaction,
+    _ttl,
+    _failures,
+    _capture,
+    _no_verdicts,
+    _batches,
+    _releases,
+    _drops,
+)
