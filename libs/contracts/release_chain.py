@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from libs.contracts import BASE_RELEASE, Adapter, PolicyRelease
-from libs.contracts.policy_releases import release_number
+from libs.contracts.policy_releases import Event, release_number
 from libs.errors import DeadLetterError
 
 Status = Literal["released", "held"]
@@ -135,20 +135,27 @@ def _choices(chain: Chain) -> list[str]:
 
 
 def _command(event: Literal["rolled_back", "promoted"], chain: Chain, target: str, now: float) -> PolicyRelease:
-    found = chain.releases.get(target)
+    return without_batch(chain, target, target, event, f"{chain.serving} served before", now)
+
+
+def without_batch(
+    chain: Chain, release_id: str, serving: str, event: Event, reason: str, created_at: float
+) -> PolicyRelease:
+    """An event about a release of the chain (or the base) that no batch ends in: a command, or the log told anew."""
+    found = chain.releases.get(release_id)
     return PolicyRelease(
         event=event,
-        release_id=target,
+        release_id=release_id,
         parent_id=found.parent_id if found else None,
-        serving=target,
+        serving=serving,
         scenario=chain.scenario,
         step=found.step if found else 0,
         number=found.number if found else 0,
         batch_id=None,
         trained=[],
         dropped={},
-        reason=f"{chain.serving} served before",
+        reason=reason,
         weights=found.weights if found else None,
-        metrics={},
-        created_at=now,
+        metrics=found.metrics if found and event in ("released", "held") else {},
+        created_at=created_at,
     )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from libs.contracts import BASE_RELEASE, Adapter, PolicyRelease
 from libs.contracts.policy_releases import Event, release_id_for
 from libs.contracts.release_chain import Chain, fold, promote, rollback
+from libs.telemetry.ledger import Ledger
 from services.trainer.announce import announcements, refusal
 from services.trainer.store import ScenarioState, after_command, prune
 
@@ -43,10 +44,12 @@ MOVES = st.lists(st.sampled_from(["released", "held", "rollback", "promote"]), m
 @given(MOVES, st.sampled_from([2, 3, 50]))
 def test_folding_what_is_announced_gives_the_chain(moves: list[str], keep: int) -> None:
     chain = prune(ScenarioState(chain=build(moves), base_digest="d"), keep)[0].chain
-    told = Chain(scenario="s")
+    told, monitor = Chain(scenario="s"), Ledger()
     for event in announcements(chain):
         told = fold(told, event)
+        monitor.observe(event)
         assert told.serving in told.releases or told.serving == BASE_RELEASE  # never one without weights
+    assert not chain.releases or monitor.scenarios["s"].serving == chain.serving  # it goes by time, not by order
     without_reasons = {i: msgspec.structs.replace(r, reason="", batch_id="") for i, r in chain.releases.items()}
     told_releases = {i: msgspec.structs.replace(r, reason="", batch_id="") for i, r in told.releases.items()}
     assert (told.serving, told_releases) == (chain.serving, without_reasons)
