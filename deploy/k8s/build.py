@@ -21,7 +21,7 @@ def kafka_topics() -> list[dict[str, Any]]:
     """One Strimzi KafkaTopic a topic. Strimzi finds its cluster by the label."""
     return [
         {
-            "apiVersion": "kafka.strimzi.io/v1beta2",
+            "apiVersion": "kafka.strimzi.io/v1",
             "kind": "KafkaTopic",
             "metadata": {"name": t.name, "labels": {"strimzi.io/cluster": "clawback"}},
             "spec": {

@@ -25,14 +25,14 @@ ROOT = Path(__file__).parents[3]
 SERVICES = ("gateway", "matcher", "judge", "batcher", "trainer", "policy", "monitor")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OPERATORS = {"ScaledObject", "ServiceMonitor", "PrometheusRule", "KafkaTopic"}
-# Strimzi's v1beta2 KafkaTopic: names, types and bounds of `spec` as in its CRD (strimzi-kafka-operator, Apache-2.0,
+# Strimzi's v1 KafkaTopic: names, types and bounds of `spec` as in its CRD (strimzi-kafka-operator, Apache-2.0,
 # packaging/install/cluster-operator/043-Crd-kafkatopic.yaml), which the topic operator wants a cluster label with.
 KAFKA_TOPIC = {
     "type": "object",
     "required": ["apiVersion", "kind", "metadata", "spec"],
     "additionalProperties": False,
     "properties": {
-        "apiVersion": {"const": "kafka.strimzi.io/v1beta2"},
+        "apiVersion": {"const": "kafka.strimzi.io/v1"},
         "kind": {"const": "KafkaTopic"},
         "metadata": {
             "type": "object",
