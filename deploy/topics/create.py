@@ -14,8 +14,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from libs.errors import ConfigError, RetryError
+from libs.streams.client import client_options
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import client_options
 
 FILE = Path(__file__).with_name("topics.yaml")
 

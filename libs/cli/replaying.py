@@ -27,10 +27,10 @@ from deploy.topics.create import create
 from libs.cli.connect import get_text
 from libs.cli.say import say
 from libs.errors import ConfigError
+from libs.streams.client import client_options
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import end_offsets
 from libs.streams.forgotten import OUTCOME
-from libs.streams.kafka import client_options
 from libs.streams.types import Partition
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""What the loop needs of a broker. libs.streams.kafka and libs.streams.memory both hold this contract.
+"""What the loop needs of a broker. libs.streams.consumer with producer, and memory, hold this contract.
 
 One contract suite (tests/integration/streams/test_contract.py) runs on both.
 """

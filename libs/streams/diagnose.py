@@ -20,7 +20,7 @@ _SECONDS = 5.0
 
 
 async def why_unreachable(client_options: Mapping[str, Any]) -> str:
-    """Connects to each bootstrap server once more with libs.streams.kafka.client_options; what the first one that
+    """Connects to each bootstrap server once more with libs.streams.client.client_options; what the first one that
     fails is wrong with, "" when all of them answer."""
     rest = {k: v for k, v in client_options.items() if k != "bootstrap_servers"}
     for host, port, _ in collect_hosts(client_options["bootstrap_servers"], randomize=False):

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from libs.errors import RetryError
+from libs.streams.client import consumer_options, to_record
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import consumer_options, to_record
 from libs.streams.retry import Backoff
 from libs.streams.types import Partition, StreamRecord
 from libs.telemetry.logs import get_logger

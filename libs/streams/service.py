@@ -18,10 +18,11 @@ from aiohttp import web
 
 from libs.errors import ClawbackError, RetryError
 from libs.streams.config import ServiceSettings
+from libs.streams.consumer import KafkaConsumer
 from libs.streams.forgotten import LeavesOut
 from libs.streams.http import Check, health_routes, listening
-from libs.streams.kafka import KafkaConsumer, KafkaProducer
 from libs.streams.loop import StreamLoop
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Handler
 from libs.streams.work import LoopOptions
 from libs.telemetry import logs

@@ -17,8 +17,8 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLarg
 from libs.contracts import claims
 from libs.contracts.traffic_raw import TOPIC
 from libs.errors import RetryError
+from libs.streams.client import client_options
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import client_options
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.gateway.spool import Cursor, Frame, Spool

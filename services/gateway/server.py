@@ -14,9 +14,9 @@ from libs.contracts.traffic_raw import TOPIC
 from libs.dialects import partition_key
 from libs.dialects.assembly import ASSEMBLERS
 from libs.errors import ConfigError
+from libs.streams.client import RECORD_OVERHEAD_BYTES, client_options
 from libs.streams.diagnose import why_unreachable
 from libs.streams.http import health_routes, serving
-from libs.streams.kafka import RECORD_OVERHEAD_BYTES, client_options
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
 from services.gateway.access import Access

@@ -14,8 +14,8 @@ from typing import Protocol
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from libs.streams.client import client_options
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import client_options
 from libs.streams.types import Partition
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger

@@ -10,9 +10,9 @@ import secrets
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from libs.contracts import TOPICS
+from libs.streams.client import client_options
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import end_offsets
-from libs.streams.kafka import client_options
 from libs.streams.types import Partition
 
 

@@ -32,7 +32,7 @@ from libs.contracts import TrafficRaw, encode
 from libs.dialects import partition_key
 from libs.matching.matcher import Matcher
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.sessions import ScriptStore
 from libs.streams.types import Output
 from services.matcher.state import RedisState

@@ -23,7 +23,7 @@ from deploy.local.stack import ROOT, readiness
 from libs.contracts import TrafficRaw, decode
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 from tests.bench.chaos.load import Accepted
 

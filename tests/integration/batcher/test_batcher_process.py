@@ -19,7 +19,7 @@ from deploy.local.stack import ROOT
 from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 from tests.eventually import eventually
 from tests.judged import EXAMPLES, judged

@@ -17,7 +17,7 @@ from libs.errors import ConfigError, RetryError
 from libs.streams import diagnose
 from libs.streams import kafka as kafka_module
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.sessions import Script, ScriptStore
 from libs.streams.tap import tap
 from libs.streams.types import Output

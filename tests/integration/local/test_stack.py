@@ -18,7 +18,7 @@ from libs.contracts import TrainingBatch, decode, encode
 from libs.errors import ConfigError
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 from tests.eventually import eventually
 from tests.judged import judged

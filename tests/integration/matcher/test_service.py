@@ -16,7 +16,7 @@ from libs.contracts import ExchangeClassified, Record, TrafficRaw, TurnMatched, 
 from libs.dialects import partition_key
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 from tests.eventually import eventually
 from tests.unit.matching.talk import World, said, user

@@ -25,7 +25,7 @@ from deploy.grafana.panels import DASHBOARDS
 from deploy.local.stack import readiness
 from libs.contracts import Adapter, Array, Record, encode
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 from tests.integration.observability.world import PROMETHEUS, RULES, World, chat, running, until
 from tests.monitor_records import CAPTURE, TOPIC_OF, Talk, batch, release

@@ -17,7 +17,7 @@ import msgspec
 from deploy.local.process import Process, free_port, spawn, wait_until
 from libs.contracts import Adapter, Capture, PolicyRelease, encode
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 from tests.unit.learning_engine.support import reference
 

@@ -9,11 +9,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deploy.topics.create import create
 from libs.streams.backend import Consumer, Producer
+from libs.streams.client import consumer_options
 from libs.streams.config import ServiceSettings
+from libs.streams.consumer import KafkaConsumer
 from libs.streams.follow import read
-from libs.streams.kafka import KafkaConsumer, KafkaProducer, consumer_options
 from libs.streams.loop import StartPositions, StreamLoop
 from libs.streams.memory import MemoryBroker
+from libs.streams.producer import KafkaProducer
 from libs.streams.retry import Backoff
 from libs.streams.types import Done, Handler, Held, Output, Partition, StreamRecord
 from libs.streams.work import LoopOptions

@@ -18,7 +18,7 @@ from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
 from libs.contracts.release_chain import Chain, fold, rollback
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import read
-from libs.streams.kafka import KafkaProducer
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 from tests.eventually import eventually
 from tests.tiny_model import batch, sample, write_model

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from libs.errors import ConfigError
+from libs.streams.client import client_options
 from libs.streams.config import ServiceSettings, load
-from libs.streams.kafka import client_options
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import pytest
 from aiokafka import errors
 
 from libs.errors import RetryError, StopError
+from libs.streams.client import as_ours
 from libs.streams.config import ServiceSettings
-from libs.streams.kafka import KafkaProducer, as_ours
+from libs.streams.producer import KafkaProducer
 from libs.streams.types import Output
 
 
