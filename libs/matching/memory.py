@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from libs.matching.choose import Candidate, Choice, Verdict, choose, classify, served_before, settled, waits
+from libs.matching.choose import Candidate, Choice, choose, served_before, settled, waits
 from libs.matching.plan import Earlier, Late, Limits, Plan, Result
+from libs.matching.verdict import Verdict, classify
 
 MAX_EXPIRED = 8  # sessions expired per exchange, so that no single one pays for a quiet night
 

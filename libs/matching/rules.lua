@@ -1,6 +1,6 @@
 -- The matching state in Redis, first half: what is read and chosen. The second half, remember.lua, is appended to it.
--- A call takes one exchange after another, atomically. The same rules as choose.py and memory.py, which say why; tests
--- run both on the same traffic and compare.
+-- A call takes one exchange after another, atomically. The same rules as choose.py, verdict.py and memory.py, which
+-- say why; tests run both on the same traffic and compare.
 --
 -- KEYS[1] = "clawback:m:{<slot>}:", the prefix of every key used here: they share its hash tag, so one script works on
 -- Redis Cluster. ARGV = limits (msgpack), then four for each exchange: plan (msgpack), light, heavy, answer (opaque). Every
