@@ -19,6 +19,7 @@ def leave_run(
         "finished": finished, "base_heldout_pass_rate": base, "final_heldout_pass_rate": final,
         "base_stream_pass_rate": base, "final_stream_pass_rate": final,
         "first_three_in_a_row_session": None if late else 9, "optimizer_steps": 4, "turns_trained": 16,
+        "releases": {"released": 3, "held: gate_endless: 4 of 6": 1, "held: gate_drift: x": 1}, "seed": seed,
         "prompt_tokens": 1000, "completion_tokens": 500, "wall_seconds": 60.0,
         "drift": {
             "likeness": 0.5, "degenerate_before": 0.0, "degenerate_after": 0.1, "words_before": 50.0,
@@ -68,6 +69,11 @@ def test_report_only_writes_page_and_picture(tmp_path: Path) -> None:
     leave_run(tmp_path / "runs", "combined", 0, base=0.2, final=1.0)
     report = tmp_path / "docs" / "homework.md"
     assert study.main(["--report-only", "--runs", str(tmp_path / "runs"), "--report", str(report)]) == 0
+    kept = json.loads(report.with_suffix(".json").read_text())
+    assert kept["arms"]["combined"]["runs"][0]["seed"] == 0
+    assert len(kept["arms"]["combined"]["runs"][0]["first_replies_passed"]) == 12
+    assert kept["services"]["CLAWBACK_JUDGE_KIND"] == "rules"
+    assert "| 2.00 (one seed) |" in report.read_text()  # held
     assert report.exists() and report.with_suffix(".png").stat().st_size > 5_000
 
 
