@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Collection
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
     BrokerNotAvailableError,
     KafkaTimeoutError,
@@ -70,6 +72,17 @@ def to_record(message: Any) -> StreamRecord:
     return StreamRecord(
         message.topic, message.partition, message.offset, message.key, message.value or b"", message.timestamp
     )
+
+
+async def partitions_of(client: AIOKafkaConsumer, topics: Collection[str]) -> list[TopicPartition]:
+    """The partitions of those topics that exist, by topic and number. Raises KafkaError.
+
+    A consumer that has subscribed to nothing knows the partitions of no topic: only a broker that tells more than it is
+    asked at the start, as the local one does, makes `partitions_for_topic` work. Naming topics could create them, so
+    all are asked for.
+    """
+    cluster = await client._client.fetch_all_metadata()
+    return [TopicPartition(t, number) for t in topics for number in sorted(cluster.partitions_for_topic(t) or ())]
 
 
 def as_ours(error: Exception, what: str) -> RetryError | StopError:

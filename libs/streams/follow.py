@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
 from libs.errors import RetryError
-from libs.streams.client import consumer_options, to_record
+from libs.streams.client import consumer_options, partitions_of, to_record
 from libs.streams.config import ServiceSettings
 from libs.streams.retry import Backoff
 from libs.streams.types import Partition, StreamRecord
@@ -36,11 +36,11 @@ async def read(
     client = AIOKafkaConsumer(**consumer_options(settings))
     try:
         await client.start()
-        partitions = await _partitions(client, topics)
+        partitions = await partitions_of(client, topics)
         while not partitions and follow:
             yield None
             await asyncio.sleep(_CAUGHT_UP_SECONDS)
-            partitions = await _partitions(client, topics)
+            partitions = await partitions_of(client, topics)
         if not partitions:
             yield None
             return
@@ -66,22 +66,12 @@ async def read(
         await client.stop()
 
 
-async def _partitions(client: AIOKafkaConsumer, topics: Collection[str]) -> list[TopicPartition]:
-    known = await client.topics()
-    return [
-        TopicPartition(topic, number)
-        for topic in topics
-        if topic in known
-        for number in sorted(client.partitions_for_topic(topic) or ())
-    ]
-
-
 async def end_offsets(settings: ServiceSettings, topics: Collection[str]) -> dict[Partition, int]:
     """One past the newest record of every partition. Raises RetryError when the broker is away."""
     client = AIOKafkaConsumer(**consumer_options(settings))
     try:
         await client.start()
-        partitions = await _partitions(client, topics)
+        partitions = await partitions_of(client, topics)
         return {(tp.topic, tp.partition): end for tp, end in (await _ends(client, partitions)).items()}
     except (KafkaError, OSError) as error:
         raise RetryError(f"cannot read {', '.join(topics)}: {error!r}", reason="kafka_read") from error

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
-from libs.streams.client import client_options
+from libs.streams.client import client_options, partitions_of
 from libs.streams.config import ServiceSettings
 from libs.streams.types import Partition
 from libs.telemetry import metrics
@@ -71,9 +71,9 @@ async def _consumer(settings: ServiceSettings, group: str, stack: contextlib.Asy
 
 async def measure(consumer: AIOKafkaConsumer, topic: str, seen: Mapping[Partition, int]) -> int:
     """Records of `topic` that the consumer's group has not committed; all of them when it never has."""
-    if topic not in await consumer.topics():
+    partitions = await partitions_of(consumer, [topic])
+    if not partitions:
         return 0
-    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
     begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
     behind = 0
     for partition in partitions:

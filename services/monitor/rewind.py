@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import secrets
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from libs.contracts import TOPICS
-from libs.streams.client import client_options
+from libs.streams.client import client_options, partitions_of
 from libs.streams.config import ServiceSettings
 from libs.streams.follow import end_offsets
 from libs.streams.types import Partition
@@ -50,19 +50,13 @@ async def rewind(settings: ServiceSettings, group: str, *, since: float, positio
     consumer = AIOKafkaConsumer(**client_options(settings), group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
-        known = await consumer.topics()
-        partitions = [
-            TopicPartition(topic, number)
-            for topic in map(settings.input_topic, TOPICS)
-            if topic in known
-            for number in consumer.partitions_for_topic(topic) or ()
-        ]
+        partitions = await partitions_of(consumer, [settings.input_topic(topic) for topic in TOPICS])
         if not partitions:
             positions.expect({})
             return
         consumer.assign(partitions)
         begins = await consumer.beginning_offsets(partitions)
-        watermarks = await end_offsets(settings, known & set(map(settings.input_topic, TOPICS)))
+        watermarks = await end_offsets(settings, {p.topic for p in partitions})
         ends = {p: watermarks.get((p.topic, p.partition), begins[p]) for p in partitions}
         at = await consumer.offsets_for_times({p: int(since * 1000) for p in partitions})
         # Nothing that young: None, or from the local broker an entry with the time -1.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from deploy.topics.create import create
 from libs.streams.backend import Consumer, Producer
-from libs.streams.client import consumer_options
+from libs.streams.client import consumer_options, partitions_of
 from libs.streams.config import ServiceSettings
 from libs.streams.consumer import KafkaConsumer
 from libs.streams.follow import read
@@ -85,8 +85,7 @@ class KafkaWorld:
         client = AIOKafkaConsumer(group_id=group, **consumer_options(self.settings))
         try:
             await client.start()
-            await client.topics()
-            partitions = [TopicPartition(self.source, p) for p in client.partitions_for_topic(self.source) or ()]
+            partitions = await partitions_of(client, [self.source])
             client.assign(partitions)  # without subscribing: it does not join
             found = {(tp.topic, tp.partition): await client.committed(tp) for tp in partitions}
         finally:
