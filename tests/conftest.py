@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process, bootstrap = kafka.start(folder) if kafka.available() else tansu.start(folder / "broker.log")
     yield bootstrap
     process.stop(20.0)
+
+
+@pytest.fixture(scope="session")
+def strict_broker() -> Iterator[str]:
+    """The bootstrap address of a second broker of another make (tests/strict_broker.py)."""
+    command = [sys.executable, "-m", "tests.strict_broker"]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from deploy.local.process import free_port
 from deploy.topics.create import create
 from libs.errors import ConfigError, RetryError
+from libs.streams import client as client_module
 from libs.streams import diagnose
-from libs.streams import kafka as kafka_module
 from libs.streams.config import ServiceSettings
 from libs.streams.producer import KafkaProducer
 from libs.streams.sessions import Script, ScriptStore
@@ -134,7 +134,7 @@ async def test_a_certificate_for_another_name_is_refused(tmp_path: Path, monkeyp
 async def test_tls_never_falls_back_to_plain_text(
     ours: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_module, "_REQUEST_TIMEOUT_MS", 500)  # a plain broker waits for more, and says nothing
+    monkeypatch.setattr(client_module, "REQUEST_TIMEOUT_MS", 500)  # a plain broker waits for more, and says nothing
     monkeypatch.setattr(diagnose, "_SECONDS", 0.5)
     async with broker_behind(tmp_path, None) as plain:
         error, _ = await refused(tls(plain, ours), tmp_path, monkeypatch)

@@ -19,6 +19,7 @@ from libs.streams.producer import KafkaProducer
 from libs.streams.retry import Backoff
 from libs.streams.types import Done, Handler, Held, Output, Partition, StreamRecord
 from libs.streams.work import LoopOptions
+from tests import strict_broker
 
 FAST = Backoff(base_seconds=0.001, max_seconds=0.01)
 
@@ -91,6 +92,24 @@ class KafkaWorld:
         finally:
             await client.stop()
         return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+class StrictWorld(KafkaWorld):
+    """On a broker that makes a topic when it is named, and takes idempotent producers."""
+
+    def __init__(self, bootstrap: str, unique: str) -> None:
+        settings = ServiceSettings(
+            kafka_bootstrap_servers=bootstrap,
+            kafka_idempotent_producer=True,
+            kafka_fetch_max_wait_ms=20,
+            kafka_session_timeout_ms=6000,
+            kafka_heartbeat_interval_ms=500,
+        )
+        super().__init__(settings, unique)
+
+    async def open(self) -> StrictWorld:
+        await strict_broker.create(self.settings, [self.source, self.target, self.dead])
+        return self
 
 
 class Script:
