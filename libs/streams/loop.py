@@ -109,13 +109,14 @@ class StreamLoop:
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except ClawbackError as error:
-            self._fail(error)
         except Exception as error:
-            self._log.exception("the loop failed")
-            self._fail(StopError(f"the loop failed: {error!r}", reason="loop"))
+            self._fail(error, "the loop failed", "loop")
 
-    def _fail(self, error: ClawbackError) -> None:
+    def _fail(self, error: Exception, what: str, reason: str) -> None:
+        """End the service. A task that ended without a word would leave its records open for ever."""
+        if not isinstance(error, ClawbackError):
+            self._log.error(what, exc_info=error)
+            error = StopError(f"{what}: {error!r}", reason=reason)
         if self._fatal is None:
             self._fatal = error if isinstance(error, StopError) else StopError(str(error), reason=error.reason)
             self._log.error("stop", reason=error.reason, error=str(error))
@@ -185,8 +186,8 @@ class StreamLoop:
                 tracker.done(record.offset)
         except Abandoned:
             self._log.info("left for the next owner", record=record.id)
-        except StopError as error:
-            self._fail(error)
+        except Exception as error:
+            self._fail(error, "a record failed", "loop")
         finally:
             self._in_flight -= 1
             self._gauge.set(self._in_flight + len(self._held))
@@ -213,7 +214,10 @@ class StreamLoop:
                     continue
                 dones = () if done is None else (done,) if isinstance(done, Done) else tuple(done)
                 tasks = [self._spawn(self._tick_done(each)) for each in dones]
-            await asyncio.gather(*tasks)
+            if tasks:
+                await asyncio.wait(
+                    tasks
+                )  # not gather: a drain that cancels one must not end the ticks, nor a stop these
 
     async def _tick_done(self, done: Done) -> None:
         try:
@@ -221,8 +225,8 @@ class StreamLoop:
             self._complete(done)
         except Abandoned:
             self._log.info("left for the next owner", records=len(done.completes))
-        except StopError as error:
-            self._fail(error)
+        except Exception as error:
+            self._fail(error, "a tick failed", "loop")
         finally:
             self._freed.set()
 
@@ -270,11 +274,8 @@ class StreamLoop:
             self._held = {held for held in self._held if held[0] in self._trackers}
             self._freed.set()
             await self._handler.revoked(partitions)
-        except ClawbackError as error:
-            self._fail(error)
         except Exception as error:
-            self._log.exception("revoke failed")
-            self._fail(StopError(f"revoke failed: {error!r}", reason="revoke"))
+            self._fail(error, "revoke failed", "revoke")
 
     async def on_assigned(self, partitions: Collection[Partition]) -> None:
         """Seek to the start positions and open the gate."""
@@ -284,11 +285,8 @@ class StreamLoop:
                 for partition, offset in position.offsets.items():
                     if partition in partitions:
                         self._consumer.seek(partition, offset)
-        except ClawbackError as error:
-            self._fail(error)
         except Exception as error:
-            self._log.exception("assignment failed")
-            self._fail(StopError(f"no start position: {error!r}", reason="start_positions"))
+            self._fail(error, "no start position", "start_positions")
         self._log.info("assigned", partitions=sorted(f"{t}-{p}" for t, p in partitions))
         self._watchdog.alive()
         if self._fatal is None:
