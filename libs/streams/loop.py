@@ -76,6 +76,11 @@ class StreamLoop:
         """Ask for a graceful end: finish what is in flight within drain_seconds, commit, leave the group."""
         self._stopping.set()
 
+    def first_open(self, record: StreamRecord) -> int | None:
+        """The first offset of the record's partition that is not done, the record's own apart."""
+        tracker = self._trackers.get((record.topic, record.partition))
+        return tracker.first_open(record.offset) if tracker else None
+
     async def run(self) -> None:
         """Until `stop`. Raises StopError."""
         start = asyncio.create_task(self._consumer.start(self))

@@ -37,6 +37,10 @@ class OffsetTracker:
         """Whether the record was dispatched and is not done."""
         return self._open.get(offset) is False
 
+    def first_open(self, besides: int) -> int | None:
+        """The first record that is not done, one apart; None when there is no other."""
+        return next((o for o, finished in self._open.items() if not finished and o != besides), None)
+
     def done(self, offset: int) -> bool:
         """Mark a record done. False when it is not open here (another assignment's record, or done before)."""
         if self._open.get(offset) is not False:

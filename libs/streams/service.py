@@ -17,6 +17,7 @@ import uvloop
 from aiohttp import web
 
 from libs.errors import ClawbackError, RetryError
+from libs.streams.backend import Consumer, Producer
 from libs.streams.config import ServiceSettings
 from libs.streams.consumer import KafkaConsumer
 from libs.streams.forgotten import LeavesOut
@@ -38,8 +39,9 @@ def run_consumer(service: str, settings: ServiceSettings, topics: Collection[str
     """Run a handler over topics until SIGTERM or SIGINT. Returns the exit status: 0, or 1 after a StopError.
 
     Methods that a handler may have beside Handler's own: `async ready()` raises while a dependency is away;
-    `async start_positions(partitions) -> Position` says where to read from (see StreamLoop); `leave_out(forgotten)` is
-    given the tombstones once, by a handler that keeps records or whose records name several people.
+    `async start_positions(partitions) -> Position` says where to read from (see StreamLoop), `position_by(first_open)`
+    is given once what such a position must not pass; `leave_out(forgotten)` is given the tombstones once, by a handler
+    that keeps records or whose records name several people.
     """
     return run(service, settings, lambda stop: _consume(service, settings, topics, open_handler, stop))
 
@@ -84,6 +86,17 @@ def run(service: str, settings: ServiceSettings, work: Callable[[asyncio.Event],
     return 0
 
 
+def loop_of(
+    service: str, handler: Handler, filtered: Handler, consumer: Consumer, producer: Producer, options: LoopOptions
+) -> StreamLoop:
+    """The loop over `filtered`, which `handler` lies behind."""
+    starts = getattr(handler, "start_positions", None)
+    loop = StreamLoop(service, filtered, consumer, producer, options, start_positions=starts)
+    if hasattr(handler, "position_by"):
+        handler.position_by(loop.first_open)
+    return loop
+
+
 async def _consume(
     service: str,
     settings: ServiceSettings,
@@ -97,14 +110,7 @@ async def _consume(
             inputs = [settings.input_topic(topic) for topic in topics]
             consumer = KafkaConsumer(settings, inputs, settings.stream_group or f"clawback-{service}")
             filtered = LeavesOut(handler, settings)
-            loop = StreamLoop(
-                service,
-                filtered,
-                consumer,
-                producer,
-                LoopOptions.of(settings),
-                start_positions=getattr(handler, "start_positions", None),
-            )
+            loop = loop_of(service, handler, filtered, consumer, producer, LoopOptions.of(settings))
 
             async def assigned() -> None:
                 if not loop.assigned.is_set():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 Partition = tuple[str, int]  # topic, partition number
+FirstOpen = Callable[["StreamRecord"], "int | None"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,18 @@ def announcements(chain: Chain) -> list[PolicyRelease]:
     return events
 
 
+def overtaken(chain: Chain, command: PolicyRelease) -> PolicyRelease | None:
+    """The command once more, when a step that had begun before it put its release behind it in the log.
+
+    Readers go by the log's order, or by time: the last word there must be what was obeyed here.
+    """
+    newest = max((r.created_at for r in chain.releases.values()), default=0.0)
+    if chain.serving != command.serving or newest <= command.created_at:
+        return None
+    reason = "again: a release was made meanwhile"
+    return without_batch(chain, command.release_id, command.serving, command.event, reason, newest + 0.001)
+
+
 def refusal(chain: Chain, command: PolicyRelease) -> PolicyRelease:
     """Back to what serves here, so that engines which followed the command return as well."""
     reason = f"refused: the weights of {command.serving} are no longer kept"

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection
 
 import msgspec
 
-from libs.contracts import PolicyRelease, TrainingBatch, decode, encode
-from libs.errors import ClawbackError, DeadLetterError, RetryError, StopError
+from libs.contracts import BASE_RELEASE, PolicyRelease, TrainingBatch, decode, encode
+from libs.errors import ClawbackError, RetryError, StopError
 from libs.streams.dead_letters import dead_letter
 from libs.streams.forgotten import OUTCOME, Forgotten, subject_of
-from libs.streams.types import Done, Output, Partition, Position, StreamRecord
+from libs.streams.types import Done, FirstOpen, Output, Partition, Position, StreamRecord
 from libs.telemetry import metrics
 from libs.telemetry.logs import get_logger
-from services.trainer.announce import announcements, refusal
+from services.trainer.announce import announcements, overtaken, refusal
 from services.trainer.learner import Learner
 from services.trainer.memory import trim
-from services.trainer.store import Store, after_batch, after_command, after_publish
+from services.trainer.store import Store, after_batch, after_command, after_publish, with_own
 from services.trainer.turns import FairTurns
 
 BATCHES, RELEASES = "training.batches", "policy.releases"
 _log = get_logger("trainer")
 _COMMANDS = ("rolled_back", "promoted")
+_PATIENCE_SECONDS = 5.0
 
 
 class TrainerHandler:
@@ -32,24 +34,25 @@ class TrainerHandler:
     def __init__(self, learner: Learner, store: Store) -> None:
         self._learner, self._store = learner, store
         self._turns = FairTurns()
-        self._open: dict[Partition, set[int]] = {}
+        self._first_open: FirstOpen = lambda record: None
+        self._step: asyncio.Future[PolicyRelease] | None = None
+        self._published = asyncio.Event()
         self._to_announce: list[PolicyRelease] = list(store.pending())
         self._forgotten = Forgotten()
 
     async def handle(self, record: StreamRecord) -> Done:
         if record.topic.startswith(RELEASES):
             return await self._command(record)
-        partition = (record.topic, record.partition)
-        self._open.setdefault(partition, set()).add(record.offset)
-        try:
-            batch = decode(record.value, TrainingBatch)
-            async with self._turns.turn(batch.scenario):
-                return await self._batch(record, batch)
-        except DeadLetterError:
-            self._open[partition].discard(record.offset)
-            raise
+        batch = decode(record.value, TrainingBatch)
+        async with self._turns.turn(batch.scenario):
+            return await self._batch(record, batch)
+
+    def position_by(self, first_open: FirstOpen) -> None:
+        """Records that wait for their claim, or for the tombstones, have not come here yet: the loop knows of them."""
+        self._first_open = first_open
 
     async def _batch(self, record: StreamRecord, batch: TrainingBatch) -> Done:
+        await self._former_published(batch)
         state = self._store.get(batch.scenario)
         if batch.batch_id in state.batches:
             again = state.pending if state.pending and state.pending.batch_id == batch.batch_id else None
@@ -57,16 +60,36 @@ class TrainerHandler:
         position = self._position(record, passed=False)
         started = time.monotonic()
         kept, left_out = self._without_forgotten(batch)
-        try:
-            event = await asyncio.to_thread(self._process, kept, position)
-        except BaseException:
-            self._learner.forget()
-            raise
+        event = await self._stepped(kept, position)
         event = msgspec.structs.replace(event, dropped=event.dropped | left_out)
         metrics.TRAINER_STEP_SECONDS.observe(time.monotonic() - started)
         self._store.put(after_batch(self._store.get(batch.scenario), event, position))
         _count(event, self._learner.options.drift_max)
         return self._done(record, batch, event)
+
+    async def _former_published(self, batch: TrainingBatch) -> None:
+        """A scenario's events go out one after another: readers go by their order, and one is kept for a restart."""
+        former = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                while (former := self._store.get(batch.scenario).pending) and former.batch_id != batch.batch_id:
+                    self._published.clear()
+                    await self._published.wait()
+                return
+        if former is not None and former not in self._to_announce:
+            self._to_announce.append(former)  # its own record may have been set aside
+        raise RetryError("the event of the batch before is not out yet", reason="unpublished")
+
+    async def _stepped(self, batch: TrainingBatch, position: dict[str, int]) -> PolicyRelease:
+        """One step at a time: a drain or a time limit leaves one, but its thread goes on with the model."""
+        if self._step is not None:
+            await asyncio.wait((self._step,))
+            self._learner.forget()
+        self._step = asyncio.ensure_future(asyncio.to_thread(self._process, batch, position))
+        self._step.add_done_callback(_looked_at)
+        event = await asyncio.shield(self._step)
+        self._step = None
+        return event
 
     def leave_out(self, forgotten: Forgotten) -> None:
         """Samples of people who were forgotten after their batch was made reach no step."""
@@ -103,6 +126,7 @@ class TrainerHandler:
             position = self._position(record, passed=True)
             state = after_publish(self._store.get(batch.scenario), batch.batch_id, position)
             self._store.put_pruned(state, self._learner.options.keep_releases)
+            self._published.set()
 
         if event is None:
             metrics.TRAINER_BATCHES.labels("repeated").inc()
@@ -123,11 +147,9 @@ class TrainerHandler:
 
     def _position(self, record: StreamRecord, *, passed: bool) -> dict[str, int]:
         """Where a restart must read from: the first record here that is not done, itself included unless `passed`."""
-        waiting = self._open.setdefault((record.topic, record.partition), set())
-        if passed:
-            waiting.discard(record.offset)
-        ahead = min(waiting, default=record.offset + 1)
-        return {f"{record.topic}-{record.partition}": min(ahead, record.offset + 1)}
+        own = record.offset + passed
+        first = self._first_open(record)
+        return {f"{record.topic}-{record.partition}": own if first is None else min(first, own)}
 
     async def _command(self, record: StreamRecord) -> Done:
         """A rollback or promotion from the command line. The trainer's own events come back here and change nothing."""
@@ -137,20 +159,38 @@ class TrainerHandler:
         async with self._turns.turn(event.scenario):
             state = self._store.get(event.scenario)
             after = after_command(state, event)
-            if after is state:
-                return Done()
-            self._store.put(after)
-            refused = after.chain.serving != event.serving
-            metrics.TRAINER_COMMANDS.labels("refused" if refused else event.event).inc()
-        # A release whose weights are gone cannot serve: say so in the log, where every reader of it looks.
-        return Done(outputs=(_output(refusal(after.chain, event)),)) if refused else Done()
+            if event.serving != BASE_RELEASE and event.serving not in after.chain.releases:
+                return Done() if after is state else self._refused(event, refusal(after.chain, event))
+            answer = overtaken(after.chain, event)
+            if after is not state:
+                self._store.put(with_own(after, answer) if answer else after)
+                metrics.TRAINER_COMMANDS.labels(event.event).inc()
+        return Done(outputs=(_output(answer),)) if answer else Done()
+
+    def _refused(self, command: PolicyRelease, answer: PolicyRelease) -> Done:
+        """A release whose weights are gone cannot serve: say so in the log, where every reader of it looks."""
+
+        async def finalize() -> None:
+            self._store.put(with_own(after_command(self._store.get(command.scenario), command), answer))
+            metrics.TRAINER_COMMANDS.labels("refused").inc()
+
+        return Done(outputs=(_output(answer),), finalize=finalize)
 
     async def tick(self) -> Done | None:
         """First, publish what an earlier run decided and perhaps did not publish."""
-        if not self._to_announce:
+        events = list(self._to_announce)
+        if not events:
             return None
-        events, self._to_announce = self._to_announce, []
-        return Done(outputs=tuple(map(_output, events)))
+
+        async def finalize() -> None:
+            for event in events:
+                state = self._store.get(event.scenario)
+                if event.batch_id and (after := after_publish(state, event.batch_id, {})).pending != state.pending:
+                    self._store.put(after)
+            self._to_announce = [event for event in self._to_announce if event not in events]
+            self._published.set()
+
+        return Done(outputs=tuple(map(_output, events)), finalize=finalize)
 
     def on_log(self, batch_ids: Collection[str]) -> None:
         """Take note of which batches the present log of releases names.
@@ -162,20 +202,28 @@ class TrainerHandler:
         done = [b for s in states for b in s.batches if s.pending is None or b != s.pending.batch_id]
         if not done or not set(done).isdisjoint(batch_ids):
             return
+        told: list[PolicyRelease] = []
         for state in states:
-            self._store.put(msgspec.structs.replace(state, positions={}))
-        settled = [s.chain for s in states if s.pending is None]
-        self._to_announce = [*(event for chain in settled for event in announcements(chain)), *self._to_announce]
+            events = announcements(state.chain) if state.pending is None else []
+            own = [event for event in events if event.event in _COMMANDS]
+            self._store.put(with_own(msgspec.structs.replace(state, positions={}), *own))
+            told += events
+        self._to_announce = [*told, *self._to_announce]
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        for partition in partitions:
-            self._open.pop(partition, None)
+        """Nothing is held back."""
 
     async def start_positions(self, partitions: Collection[Partition]) -> Position:
         """The checkpoints' positions."""
         known = self._store.positions()
         named = {p: known[f"{p[0]}-{p[1]}"] for p in partitions if f"{p[0]}-{p[1]}" in known}
         return Position(offsets=named)
+
+
+def _looked_at(step: asyncio.Future[PolicyRelease]) -> None:
+    """The outcome of a step that was left is not wanted, its error is no surprise."""
+    if not step.cancelled():
+        step.exception()
 
 
 def _output(event: PolicyRelease) -> Output:

@@ -7,6 +7,7 @@ at the next start, and the position to read from, which passes the batch only on
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 
 from libs.contracts import PolicyRelease
 from libs.contracts.release_chain import Chain, fold
-from libs.errors import StopError
+from libs.errors import RetryError, StopError
 from libs.learning.checkpoint import write_file_atomically
 
 # How many batches and feedback ids are remembered to recognise repeats: far more than a topic can redeliver.
@@ -58,12 +59,19 @@ def after_publish(state: ScenarioState, batch_id: str, positions: dict[str, int]
 
 def after_command(state: ScenarioState, event: PolicyRelease) -> ScenarioState:
     """The state after a rollback or promotion; the same command applies once, however often it is delivered."""
-    name = f"{event.event} {event.release_id} {event.created_at}"
-    if name in state.commands:
+    if _name(event) in state.commands:
         return state
-    return msgspec.structs.replace(
-        state, chain=fold(state.chain, event), commands=[*state.commands, name][-_KEEP_BATCHES:]
-    )
+    return with_own(msgspec.structs.replace(state, chain=fold(state.chain, event)), event)
+
+
+def with_own(state: ScenarioState, *events: PolicyRelease) -> ScenarioState:
+    """The state that knows these events as its own: read back after a later step they must not undo it."""
+    names = [_name(event) for event in events]
+    return msgspec.structs.replace(state, commands=[*state.commands, *names][-_KEEP_BATCHES:])
+
+
+def _name(event: PolicyRelease) -> str:
+    return f"{event.event} {event.release_id} {event.created_at}"
 
 
 def prune(state: ScenarioState, keep: int) -> tuple[ScenarioState, list[str], list[str]]:
@@ -115,9 +123,12 @@ class Store:
         )
 
     def put(self, state: ScenarioState) -> None:
-        """Make the state durable, then current."""
-        directory = self.directory(state.chain.scenario)
-        write_file_atomically(directory / "state.json", msgspec.json.encode(state))
+        """Make the state durable, then current. Raises RetryError (reason "disk")."""
+        path = self.directory(state.chain.scenario) / "state.json"
+        try:
+            write_file_atomically(path, msgspec.json.encode(state))
+        except OSError as error:
+            raise RetryError(f"cannot write {path}: {error}; free or repair the disk", reason="disk") from error
         self._states[state.chain.scenario] = state
 
     def put_pruned(self, state: ScenarioState, keep: int) -> None:
@@ -128,7 +139,8 @@ class Store:
             shutil.rmtree(self.release_directory(state.chain.scenario, release_id), ignore_errors=True)
         for release_id in slim:
             directory = self.release_directory(state.chain.scenario, release_id)
-            (directory / "trainer" / "optimizer.safetensors").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (directory / "trainer" / "optimizer.safetensors").unlink(missing_ok=True)
 
     def directory(self, scenario: str) -> Path:
         """Where a scenario's releases lie. Any name makes one safe path component."""

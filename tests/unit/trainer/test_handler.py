@@ -145,11 +145,12 @@ async def test_a_crash_before_publishing_publishes_the_same_event(tmp_path: Path
     assert position.offsets == {("training.batches", 0): 7}
     announced = await restarted.tick()
     assert announced is not None and events(announced) == [event]
-    assert await restarted.tick() is None
     done = await restarted.handle(record(b, 7))
     assert events(done) == [event]
-    assert done.finalize is not None
-    await done.finalize()
+    for out in (announced, done):
+        assert out.finalize is not None
+        await out.finalize()
+    assert await restarted.tick() is None
     assert (await make(tmp_path, model_dir).start_positions([("training.batches", 0)])).offsets == {
         ("training.batches", 0): 8
     }
@@ -257,6 +258,8 @@ async def test_a_broken_batch_ends_in_an_event_and_a_dead_letter_and_the_next_on
     assert event.reason.startswith("repeated: a batch names one feedback twice")
     letters = [decode(o.value, DeadLetter) for o in done.outputs if o.topic == "dead.letters"]
     assert [(x.reason, x.source_offset) for x in letters] == [("repeated", 1)]
+    assert done.finalize is not None
+    await done.finalize()
     third = await run(handler, batch("b3", sample("f3", release_id=first.release_id)), 2)
     alone = make(tmp_path / "alone", model_dir)
     await run(alone, batch("b1", sample("f1")), 0)
