@@ -160,7 +160,7 @@ def _refuse_unsupported(config: Any) -> None:
 def load_policy(config: ModelConfig) -> tuple[Policy, Any]:
     """The policy and its tokenizer from a model directory. Raises ConfigError when it holds no model."""
     if not (config.path / "config.json").exists():
-        raise ConfigError(f"no model at {config.path}; run `clawback setup`, or set CLAWBACK_TRAINER_MODEL")
+        raise ConfigError(f"no model at {config.path}; run `make setup`, or set CLAWBACK_TRAINER_MODEL")
     # Full fine-tuning keeps float32 weights: an update of 1e-5 is lost in bfloat16. Products still use `dtype`.
     dtype = _DTYPES[config.dtype] if config.mode == "lora" else torch.float32
     model = AutoModelForCausalLM.from_pretrained(str(config.path), dtype=dtype, attn_implementation=ATTENTION)

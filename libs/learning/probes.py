@@ -54,7 +54,7 @@ class GateLimits:
     max_failed_total: float = 0.5  # altogether, if that is more than the serving release fails
     max_repetition: float = 0.5
     max_kl: float = 3.0
-    max_logp_loss: float = 2.0  # nats per token below the serving release's
+    max_logp_loss: float = 2.0  # nats per token below the base's
     min_words: int = 1
 
 

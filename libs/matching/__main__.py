@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         "--ttl-seconds",
         type=number_from(0, float, above=True),
         default=Limits().ttl_seconds,
-        help="how long a session lives without traffic; default %(default)g",
+        help="longest time from a reply to its answer, and how long a session lives; default %(default)g",
     )
     ap.add_argument("--implicit", action="store_true", help="write regenerations and edits as bindings too")
     return ap

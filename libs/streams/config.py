@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -94,6 +96,15 @@ def load(kind: type[S]) -> S:
     except ValidationError as error:
         lines = [_line([str(part) for part in e["loc"]], e["msg"]) for e in error.errors()]
         raise ConfigError("wrong settings: " + "; ".join(lines)) from error
+
+
+def load_or_exit(service: str, read: Callable[[], S]) -> S:
+    """The settings that `read` returns. Exits with status 2 and one line on stderr when they are wrong."""
+    try:
+        return read()
+    except ConfigError as error:
+        print(f"{service}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _line(where: list[str], message: str) -> str:

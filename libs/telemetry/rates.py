@@ -42,7 +42,7 @@ class Feedback(msgspec.Struct, kw_only=True):
     trained_at: float = 0.0
     release_id: str = ""
     event: str = ""
-    dropped: str = ""  # why the trainer or the batcher left it out
+    dropped: str = ""  # why the trainer left it out; what the batcher leaves out is in its metrics alone
 
 
 class Turn(msgspec.Struct, kw_only=True):

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from libs.errors import ConfigError, RetryError
-from libs.streams.config import load
+from libs.errors import RetryError
+from libs.streams.config import load, load_or_exit
 from services.batcher.config import BatcherSettings
 
 
 def main() -> int:
     """Run until SIGTERM. Returns the exit status."""
-    try:
-        settings = load(BatcherSettings)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
+    settings = load_or_exit("batcher", lambda: load(BatcherSettings))
 
     from libs.streams.follow import Follower
     from libs.streams.service import run_consumer

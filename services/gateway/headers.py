@@ -33,7 +33,8 @@ def upstream_headers(
         (k, v) for k, v in items if (low := k.lower()) not in dropped and not low.startswith(_OURS)
     )
     if key:
-        style = auth if auth != "auto" else "x-api-key" if path.startswith("/v1/messages") else "bearer"
+        anthropic = path.removeprefix("/v1").startswith("/messages")
+        style = auth if auth != "auto" else "x-api-key" if anthropic else "bearer"
         if style == "bearer":
             out["Authorization"] = f"Bearer {key}"
         else:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
-from libs.errors import ClawbackError
-from libs.streams.config import load
+from libs.streams.config import load, load_or_exit
 from services.gateway.config import GatewaySettings
 
 
 def main() -> int:
-    """Exit status: 0 after a signal, 1 when a setting is wrong or the process must not go on."""
-    try:
-        settings = load(GatewaySettings)
-    except ClawbackError as error:
-        print(f"gateway: {error}", file=sys.stderr)
-        return 1
+    """Exit status: 0 after a signal, 1 when the process must not go on, 2 when a setting is wrong."""
+    settings = load_or_exit("gateway", lambda: load(GatewaySettings))
     from libs.streams.service import collect_rarely, run
     from services.gateway.server import serve
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
-from libs.errors import ConfigError
-from libs.streams.config import load
+from libs.streams.config import load, load_or_exit
 from services.judge.config import JudgeSettings
 
 
 def main() -> int:
-    try:
-        settings = load(JudgeSettings)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 1
+    settings = load_or_exit("judge", lambda: load(JudgeSettings))
     from libs.contracts import turns_matched
     from libs.streams.service import run_consumer
     from services.judge.build import open_handler

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from libs.errors import ConfigError
-from libs.streams.config import load
+from libs.streams.config import load, load_or_exit
 from services.matcher.config import MatcherSettings
 
 
 def main() -> int:
     """Run until SIGTERM. Returns the exit status."""
-    try:
-        settings = load(MatcherSettings)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
+    settings = load_or_exit("matcher", lambda: load(MatcherSettings))
 
     from libs.matching.matcher import Matcher
     from libs.streams.service import collect_rarely, run_consumer

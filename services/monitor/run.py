@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import signal
 import tempfile
 import time
@@ -27,6 +28,7 @@ log = get_logger("monitor")
 def run(settings: MonitorSettings) -> int:
     """Returns the exit status: 0 after a signal, 70 after a fault."""
     configure("monitor", settings.log_level)
+    faulthandler.register(signal.SIGUSR1)  # as in libs.streams.service.run
     with tempfile.TemporaryDirectory(prefix="clawback-monitor-") as scratch:
         return asyncio.run(_run(settings, Path(scratch)))
 

@@ -21,7 +21,7 @@ from services.monitor.status import refresh_gauges, status
 
 
 class Web:
-    """Routes over one recorder. `ready` tells whether the tables have been recovered."""
+    """Routes over one recorder. `ready` tells whether what was there at the start has been read."""
 
     def __init__(self, settings: MonitorSettings, recorder: Recorder, *, ready: Callable[[], bool]) -> None:
         self.lags: Lags = {}

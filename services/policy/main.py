@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from libs.errors import ClawbackError
-from libs.streams.config import load
+from libs.streams.config import load, load_or_exit
 from services.policy.config import PolicySettings
 
 
 def main() -> int:
-    """Exit status: 0 after a signal, 1 when a setting is wrong or the engine failed."""
+    """Exit status: 0 after a signal, 1 when the engine failed, 2 when a setting is wrong."""
     # Threads that spin while they wait take the cores from other processes; torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    try:
-        settings = load(PolicySettings)
-    except ClawbackError as error:
-        print(f"policy: {error}", file=sys.stderr)
-        return 1
+    settings = load_or_exit("policy", lambda: load(PolicySettings))
     from libs.streams.service import run
 
     if settings.policy_engine != "builtin":

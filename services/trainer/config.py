@@ -71,7 +71,7 @@ class TrainerSettings(ServiceSettings):
     trainer_gate_max_logp_loss: float = Field(default=2.0, gt=0, description="nats per token under the base")
 
     trainer_max_loaded: int = Field(default=4, ge=1, description="scenarios in memory; the others are on disk")
-    trainer_keep_releases: int = Field(default=8, ge=2, description="weights kept per scenario beside the serving one")
+    trainer_keep_releases: int = Field(default=8, ge=2, description="newest releases kept; serving and parent always")
 
     @property
     def model_path(self) -> Path:

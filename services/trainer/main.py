@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from libs.errors import ConfigError
+from libs.streams.config import load_or_exit
 from services.trainer.config import load_settings
 
 
 def main() -> int:
-    try:
-        settings = load_settings()
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 1
+    settings = load_or_exit("trainer", load_settings)
     # Spinning OpenMP threads take the cores from the other services; both must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if settings.trainer_threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import click
@@ -31,7 +32,19 @@ def command(scenario: str | None, as_json: bool) -> None:
         used = f"  {len(event.trained)} turns" if event.trained else ""
         why = f"  {event.reason}" if event.reason else ""
         say(f"{when}  {event.scenario}  {event.event:11} {event.release_id}  step {event.step}{used}{loss}{why}")
+        if event.event == "held" and (figures := gate_figures(event.metrics)):
+            say(f"{'':16}{figures}")
     for name in sorted({event.scenario for event in log}):
         chain = chain_of(name, log)
         held = [r.release_id for r in chain.releases.values() if r.status == "held"]
         say(f"{name}: serving {chain.serving}" + (f", held back: {', '.join(held)}" if held else ""))
+
+
+def gate_figures(metrics: Mapping[str, float]) -> str:
+    """What the gate saw: the candidate's figures on its probes, with the serving release's in brackets."""
+    own = {n.removeprefix("gate_"): v for n, v in metrics.items() if n.startswith("gate_")}
+    shown = [n for n in own if not n.startswith("serving_")]
+    return "  ".join(
+        f"{name} {own[name]:.2f}" + (f" ({own[f'serving_{name}']:.2f})" if f"serving_{name}" in own else "")
+        for name in shown
+    )

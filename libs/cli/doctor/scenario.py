@@ -228,7 +228,7 @@ def _drops(s: System, scenario: str, f: Mapping[str, Any], release: Mapping[str,
             scenario,
             "Turns are older than the policy may be, and are left out.",
             f"{stale:.0f} turns dropped as stale",
-            "Raise CLAWBACK_BATCHER_MAX_STALENESS or make larger, rarer steps.",
+            "Raise CLAWBACK_BATCHER_MAX_STALENESS and CLAWBACK_TRAINER_MAX_STALENESS, or make larger, rarer steps.",
         )
 
 

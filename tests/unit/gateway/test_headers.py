@@ -42,6 +42,8 @@ def test_the_upstreams_own_key_goes_the_providers_way() -> None:
     assert sent(key="k")["Authorization"] == "Bearer k"
     assert sent("/v1/messages", key="k")["x-api-key"] == "k"
     assert "Authorization" not in sent("/v1/messages", key="k")
+    for path in ("/messages", "/v1/messages/count_tokens", "/messages/count_tokens"):  # clients leave out /v1
+        assert sent(path, key="k")["x-api-key"] == "k"
     assert sent("/v1/messages", key="k", auth="bearer")["Authorization"] == "Bearer k"
     assert sent(key="k", auth="x-api-key")["x-api-key"] == "k"
 
