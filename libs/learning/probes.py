@@ -111,7 +111,7 @@ def compare(
     metrics["gate_failed_share"] = len(now) / len(telling)
     metrics["gate_newly_failed_share"] = len(newly) / len(telling)
     reason = ""
-    if kl > limits.max_kl:
+    if not kl <= limits.max_kl:  # NaN, of weights that are none, does not pass
         reason = f"gate_kl: {kl:.2f} nats per token from the base"
     elif len(newly) / len(telling) > limits.max_failed:
         reason = f"gate_{_commonest(newly)}: {len(newly)} of {len(telling)} probes newly fail"
@@ -122,7 +122,7 @@ def compare(
 
 def _problems(answer: Answer, base: Answer, limits: GateLimits) -> list[str]:
     found = flaws(answer, limits)
-    if answer.base_logp < base.base_logp - limits.max_logp_loss:
+    if not answer.base_logp >= base.base_logp - limits.max_logp_loss:
         found.append("absurd")
     return found
 

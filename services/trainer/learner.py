@@ -6,6 +6,7 @@ up to `max_loaded` are kept in memory, the others are on disk in their newest re
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -226,10 +227,11 @@ class Learner:
     def _drift(self, samples: list[TrainSample], result: StepResult, state: ScenarioState) -> dict[str, float]:
         """Captured against recomputed log-probabilities, over the samples that the present release served."""
         gaps = [
-            abs(float(captured) - own)
+            gap
             for s in samples
             if s.release_id == state.chain.serving and len(s.captured_logp) == len(s.response_ids)
             for captured, own in zip(s.captured_logp, result.logp.get(s.feedback_id, []), strict=True)
+            if math.isfinite(gap := abs(float(captured) - own))
         ]
         return {"drift_mean": sum(gaps) / len(gaps), "drift_max": max(gaps)} if gaps else {}
 
@@ -276,6 +278,7 @@ class Learner:
             dropped=dropped,
             reason=reason,
             weights=made[1] if made else None,
-            metrics=metrics or {},
+            # What is no number would be null in the log and in the state, and neither could be read again.
+            metrics={name: value for name, value in (metrics or {}).items() if math.isfinite(value)},
             created_at=self._clock(),
         )

@@ -131,3 +131,9 @@ def test_reply_metrics() -> None:
     loop = "the same words again and " * 6
     seen = reply_metrics([loop, "All is well here."], [30, 5], GuardLimits())
     assert seen["reply_tokens"] == 17.5 and seen["reply_looping"] == 0.5 and 0.3 < seen["reply_repetition"] < 0.5
+
+
+@pytest.mark.parametrize("broken", [{"kl": float("nan")}, {"base_logp": float("nan")}])
+def test_what_cannot_be_measured_does_not_pass(broken: dict[str, object]) -> None:
+    result = compare([change(**broken)] * 2, [GOOD] * 2, [GOOD] * 2, LIMITS)
+    assert not result.passed
