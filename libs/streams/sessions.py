@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,14 +19,27 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from libs.errors import RetryError, StopError
 
-# What a server says while it starts, fails over or is out of memory: it may pass.
-_PASSING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "OOM", "MISCONF")
+# What a server says while it starts, fails over or is out of memory: it may pass. The client makes most codes classes
+# and takes them off the text; older servers quote what a command within a script was told.
+_PASSING = (BusyLoadingError, ReadOnlyError, ClusterDownError, TryAgainError, OutOfMemoryError)
+_PASSING_TEXT = re.compile(
+    r"(^|: -)(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|OOM|MISCONF|NOREPLICAS|max number of clients)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +150,7 @@ def as_ours(error: RedisError) -> RetryError | StopError:
         )
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return RetryError(f"redis: {text or type(error).__name__}", reason="redis_connection")
-    if isinstance(error, ResponseError) and not text.startswith(_PASSING):
+    if isinstance(error, ResponseError) and not isinstance(error, _PASSING) and not _PASSING_TEXT.search(text):
         return StopError(f"redis: {text}", reason="redis_response")
     return RetryError(f"redis: {text}", reason="redis_busy")
 

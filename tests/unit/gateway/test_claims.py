@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from libs.contracts import claims
 from libs.errors import ContractError, RetryError
@@ -72,3 +73,36 @@ def test_the_default_store_is_under_home(tmp_path: Path, monkeypatch: pytest.Mon
     claims.store(b"record", "", "traffic.raw")
     assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700, "whole exchanges"
     assert list((tmp_path / "claims" / "traffic.raw").glob("*.json"))
+
+
+class EndpointConnectionError(Exception):
+    """As botocore, google-cloud and azure raise: none of these is an OSError."""
+
+
+def test_every_error_of_a_store_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = claims.store(b"record", tmp_path.as_uri(), "traffic.raw")
+
+    def away(*_: object, **__: object) -> bytes:
+        raise EndpointConnectionError("Could not connect to the endpoint URL")
+
+    for method in ("cat_file", "pipe_file"):
+        monkeypatch.setattr(f"fsspec.implementations.local.LocalFileSystem.{method}", away)
+    with pytest.raises(RetryError, match="Could not connect"):
+        claims.redeem(ticket, tmp_path.as_uri())
+    with pytest.raises(RetryError, match="Could not connect"):
+        claims.store(b"another", tmp_path.as_uri(), "traffic.raw")
+
+
+def test_two_gateways_write_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers each is process 1, and the same record is stored again after a time-out."""
+    parts: list[str] = []
+    real = LocalFileSystem.pipe_file
+
+    def pipe_file(self: LocalFileSystem, path: str, value: bytes, **given: object) -> None:
+        parts.append(path)
+        real(self, path, value, **given)
+
+    monkeypatch.setattr(LocalFileSystem, "pipe_file", pipe_file)
+    for name in ("one", "two"):
+        claims.store(b"record", (tmp_path / name).as_uri(), "traffic.raw")
+    assert Path(parts[0]).name != Path(parts[1]).name
