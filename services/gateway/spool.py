@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from libs.errors import ClawbackError, ConfigError
+from libs.telemetry import metrics
 
 _FRAME = struct.Struct("<III")
 _POSITION = struct.Struct("<QQI")
@@ -104,10 +105,7 @@ class Spool:
                 continue
             frame = self._frame(at)
             if frame is None:  # damaged on disk: nothing behind it in this segment can be trusted
-                self.corrupt_segments += 1
-                self._sizes[at.segment] = at.offset
-                if at.segment == self._tail:
-                    self._roll()
+                self._give_up(at)
                 continue
             frames.append(frame)
             size += len(frame.value)
@@ -116,10 +114,8 @@ class Spool:
 
     def ack(self, upto: Cursor, records: int) -> None:
         """The broker has everything before `upto`: remember it and delete the segments that are done."""
-        self._head = upto
+        self._place(upto)
         self.records -= records
-        packed = _POSITION.pack(upto.segment, upto.offset, 0)[:16]
-        os.pwrite(self._position, packed + struct.pack("<I", zlib.crc32(packed)), 0)
         for number in [n for n in self._sizes if n < upto.segment]:
             self._drop(number)
 
@@ -135,6 +131,29 @@ class Spool:
             self._reader[1].close()
         for descriptor in (self._fd, self._position, self._lock):
             os.close(descriptor)
+
+    def _place(self, head: Cursor) -> None:
+        packed = _POSITION.pack(head.segment, head.offset, 0)[:16]
+        os.pwrite(self._position, packed + struct.pack("<I", zlib.crc32(packed)), 0)
+        self._head = head
+
+    def _give_up(self, at: Cursor) -> None:
+        """What lies behind `at` in its segment waits no more, and is counted."""
+        self.corrupt_segments += 1
+        self._sizes[at.segment] = at.offset
+        if at.segment == self._tail:
+            self._roll()
+        left = sum(self._whole(number)[0] for number in self._sizes)
+        metrics.GATEWAY_DROPPED.labels("spool_damaged").inc(max(0, self.records - left))
+        self.records = left
+
+    def _whole(self, number: int) -> tuple[int, int]:
+        """How many records of a segment wait and can be read, and where the last of them ends."""
+        at = Cursor(number, self._head.offset if number == self._head.segment else 0)
+        records = 0
+        while at.offset < self._sizes[number] and (frame := self._frame(at)) is not None:
+            records, at = records + 1, frame.end
+        return records, at.offset
 
     def _frame(self, at: Cursor) -> Frame | None:
         file = self._file(at.segment)
@@ -163,10 +182,10 @@ class Spool:
 
     def _roll(self) -> None:
         os.fdatasync(self._fd)
-        os.close(self._fd)
+        former, self._fd = self._fd, self._create(self._tail + 1)  # if that fails the former one is still ours
+        os.close(former)
         self._tail += 1
         self._sizes[self._tail] = 0
-        self._fd = self._create(self._tail)
 
     def _create(self, number: int) -> int:
         return os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -191,16 +210,16 @@ class Spool:
         self._sizes = {int(p.stem): p.stat().st_size for p in sorted(self._dir.glob("*.seg"))}
         for number in [n for n in self._sizes if n < self._head.segment]:
             self._drop(number)
+        if self._head.offset > (size := self._sizes.get(self._head.segment, 0)):
+            # A power failure kept the position and took what lay before it: new records must not end up behind it.
+            self._place(Cursor(self._head.segment, size))
+            os.fdatasync(self._position)
         records = 0
         for number in sorted(self._sizes):
-            at = Cursor(number, self._head.offset if number == self._head.segment else 0)
-            while at.offset < self._sizes[number]:
-                frame = self._frame(at)
-                if frame is None:
-                    self._cut(number, at.offset, last=number == max(self._sizes))
-                    break
-                records += 1
-                at = frame.end
+            here, end = self._whole(number)
+            if end < self._sizes[number]:
+                self._cut(number, end, last=number == max(self._sizes))
+            records += here
         return records
 
     def _cut(self, number: int, offset: int, *, last: bool) -> None:
@@ -213,7 +232,6 @@ class Spool:
         self._tail = max([*self._sizes, self._head.segment])
         if self._tail not in self._sizes:
             self._sizes[self._tail] = 0
-            self._head = Cursor(self._tail, 0)
         return self._create(self._tail)
 
 
