@@ -147,5 +147,7 @@ class Follower:
                         _log.error("record skipped", record=record.id, error=repr(error))
             except RetryError as error:
                 _log.warning("follow again", topics=self._topics, error=str(error))
+            except Exception:  # whatever it was: one that ended would leave its reader behind without a word
+                _log.exception("following failed", topics=self._topics)
             await asyncio.sleep(backoff.delay(attempt))
             attempt += 1

@@ -7,7 +7,6 @@ a replay never brings an older release back, not even for a moment.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
 from libs.contracts import PolicyRelease, decode, policy_releases
@@ -53,14 +52,17 @@ class ReleaseFollower:
         while True:
             chains: dict[str, Chain] = {}
             behind = True
-            with contextlib.suppress(RetryError):
+            try:
                 async for record in read(self._settings, [self._topic], follow=True):
                     if record is None:
                         behind, attempt = False, 0
                         await self._take_all(chains)
                     elif (scenario := _apply(chains, record)) is not None and not behind:
                         await self._take(scenario, chains[scenario])
-            _log.warning("policy.releases is away; serving goes on with the present releases")
+            except RetryError:
+                _log.warning("policy.releases is away; serving goes on with the present releases")
+            except Exception:  # whatever it was: a follower that ended would serve old releases without a word
+                _log.exception("following policy.releases failed; it is read again")
             await asyncio.sleep(backoff.delay(attempt))
             attempt += 1
 
@@ -86,7 +88,10 @@ class ReleaseFollower:
         while True:
             await asyncio.sleep(self._retry_seconds)
             for scenario in self._scenarios.behind():
-                await self._scenarios.update(scenario, self._chains[scenario])
+                try:
+                    await self._scenarios.update(scenario, self._chains[scenario])
+                except Exception:
+                    _log.exception("not brought up to date", scenario=scenario)
 
 
 def _apply(chains: dict[str, Chain], record: StreamRecord) -> str | None:

@@ -63,6 +63,7 @@ class Scenarios(Generic[T]):
         self._chains: dict[str, Chain] = {}
         self._resident: OrderedDict[str, Held[T]] = OrderedDict()  # least recently used first
         self._lock = asyncio.Lock()
+        self._loading: set[asyncio.Future[None]] = set()
 
     def serving(self) -> dict[str, str]:
         """Release by scenario: what is in memory, else what will be loaded when it is asked for."""
@@ -83,14 +84,22 @@ class Scenarios(Generic[T]):
         if chain is None:
             return self._base
         if scenario not in self._resident and chain.serving != BASE_RELEASE:
-            async with self._lock:
-                if scenario not in self._resident:
-                    await self._bring(scenario)
+            # A client that leaves meanwhile must not break a load off half-way: others wait for it, and an engine may
+            # have taken the weights already.
+            loading = asyncio.ensure_future(self._bring_absent(scenario))
+            self._loading.add(loading)
+            loading.add_done_callback(self._loading.discard)
+            await asyncio.shield(loading)
         held = self._resident.get(scenario)
         if held is None:
             return self._base
         self._resident.move_to_end(scenario)
         return held.release
+
+    async def _bring_absent(self, scenario: str) -> None:
+        async with self._lock:
+            if scenario not in self._resident:
+                await self._bring(scenario)
 
     async def update(self, scenario: str, chain: Chain, *, load: bool = True) -> bool:
         """Take over a scenario's chain and serve what it says. Returns whether that release serves now.
@@ -116,11 +125,8 @@ class Scenarios(Generic[T]):
             return True
         candidates = [chain.serving] if present is not None else chain.lineage()
         for release_id in candidates:
-            if release_id == BASE_RELEASE:
-                back = await self._load_base(scenario) if self._load_base else Held(self._base, 0)
-                self._set(scenario, back)
-                return chain.serving == BASE_RELEASE
-            if release_id in chain.releases and (loaded := await self._try(scenario, chain, release_id)):
+            known = release_id == BASE_RELEASE or release_id in chain.releases
+            if known and (loaded := await self._try(scenario, chain, release_id)):
                 self._set(scenario, loaded)
                 return release_id == chain.serving
         self._note(scenario)
@@ -129,6 +135,8 @@ class Scenarios(Generic[T]):
     async def _try(self, scenario: str, chain: Chain, release_id: str) -> Held[T] | None:
         started = time.perf_counter()
         try:
+            if release_id == BASE_RELEASE:
+                return await self._load_base(scenario) if self._load_base else Held(self._base, 0)
             loaded = await self._load(release_id, chain.releases[release_id].weights)
         except ReleaseRefused as error:
             metrics.POLICY_REFUSED.labels(scenario, error.reason).inc()

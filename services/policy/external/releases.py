@@ -86,6 +86,7 @@ class ExternalReleases:
         """Load an adapter again that the engine no longer knows: it was restarted."""
         if release.adapter is not None:
             await self._engine.load(release.release_id, self.seen_by_engine(release.adapter.uri))
+            self._loaded.add(release.release_id)
 
     async def model_of(self, release: ExternalRelease) -> str:
         """What a request's `model` must be."""
