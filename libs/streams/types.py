@@ -43,11 +43,15 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The record is handled: produce `outputs`, run `finalize`, and complete held records along with it."""
+    """The record is handled: produce `outputs`, run `finalize`, and complete held records along with it.
+
+    Where an output fits no topic, all of them are set aside instead and `refused` is called: they may come again.
+    """
 
     outputs: tuple[Output, ...] = ()
     finalize: Callable[[], Awaitable[None]] | None = None
     completes: tuple[StreamRecord, ...] = ()
+    refused: Callable[[], None] | None = None
     outcome: str = "done"  # what became of the record, as it is counted
 
 

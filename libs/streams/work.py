@@ -109,6 +109,8 @@ class Worker:
             await self.produce(done.outputs)
         except DeadLetterError as error:
             # The handler has let go of the records that this output was made of: none may stay held for ever.
+            if done.refused is not None:
+                done.refused()
             await self._bury(done.completes, error, 1)
             raise
         if done.finalize is not None:

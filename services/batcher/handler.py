@@ -137,10 +137,13 @@ class BatchHandler:
         keys = [(closed.scenario, feedback_id) for feedback_id in ids]
         self._flying |= {key: waiting.record for key, waiting in zip(keys, closed.turns, strict=True)}
 
-        async def remember() -> None:
-            await self._seen.mark(closed.scenario, ids, batch.batch_id)
+        def landed() -> None:
             for key in keys:
                 self._flying.pop(key, None)
+
+        async def remember() -> None:
+            await self._seen.mark(closed.scenario, ids, batch.batch_id)
+            landed()
             metrics.BATCHES.labels(closed.scenario, closed.cause).inc()
             metrics.BATCHED_TURNS.labels(closed.scenario).inc(len(ids))
             metrics.BATCH_AGE_SECONDS.labels(closed.scenario).observe(self._clock() - closed.turns[0].since)
@@ -151,6 +154,7 @@ class BatchHandler:
             outputs=(Output(TOPIC, closed.scenario, encode(batch)),),
             finalize=remember,
             completes=tuple(waiting.record for waiting in closed.turns if waiting.record is not own),
+            refused=landed,
         )
 
     def _drop(self, scenario: str, feedback_id: str, reason: str) -> Done:
