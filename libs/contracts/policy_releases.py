@@ -6,6 +6,7 @@ Every batch ends in exactly one event that names it: released, held, skipped or 
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,8 @@ TOPIC = "policy.releases"
 VERSION = 1
 
 BASE_RELEASE = "base"  # the model before any step
+
+_NUMBER = re.compile(r"@([0-9]{1,18})(?:-[^@]*)?$")  # engines choose ids of their own: other digits, or too many
 
 Event = Literal["released", "held", "skipped", "failed", "rolled_back", "promoted"]
 
@@ -55,6 +58,5 @@ def release_id_for(scenario: str, number: int, batch_id: str) -> str:
 
 def release_number(release_id: str) -> int:
     """How many releases lie before and at this one: 0 for the base model and for ids from other engines."""
-    _, at, tail = release_id.rpartition("@")
-    number = tail.partition("-")[0]
-    return int(number) if at and number.isdigit() else 0
+    found = _NUMBER.search(release_id)
+    return int(found[1]) if found else 0

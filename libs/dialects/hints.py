@@ -139,7 +139,7 @@ def retry_count(headers: Mapping[str, str]) -> int:
     """How many times the client says that it sent this request before."""
     for name in RETRY_HEADERS:
         value = headers.get(name, "")
-        if isinstance(value, str) and value.strip().isdigit():
+        if isinstance(value, str) and value.strip().isdecimal():
             return int(value.strip()[:6])
     return 0
 

@@ -65,7 +65,7 @@ class Web:
 
     async def _conversations(self, request: web.Request) -> web.Response:
         query = request.query
-        limit = int(query["limit"]) if query.get("limit", "").isdigit() else 50
+        limit = int(asked) if (asked := query.get("limit", "")[:9]).isdecimal() else 50
         ledger = self._recorder.ledger
         found = conversations(
             ledger,

@@ -153,7 +153,7 @@ def parse_capture(header: str | None, vocab: int) -> int:
     """How many candidates per token x-clawback-capture asks for; 0 without it."""
     if header is None:
         return 0
-    if not header.isdigit() or not 1 <= int(header) <= min(vocab, 256):
+    if not header.isdecimal() or len(header) > 3 or not 1 <= int(header) <= min(vocab, 256):
         raise invalid("x-clawback-capture", "the header x-clawback-capture must be a number from 1 to 256")
     return int(header)
 

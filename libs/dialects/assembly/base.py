@@ -8,7 +8,7 @@ from libs.dialects.assembly.sse import Event, SseParser
 from libs.dialects.loose import NotJsonError, TooDeepError, clean, decode
 
 Json = dict[str, Any]
-_WRONG_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
+_WRONG_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError)
 
 
 class Assembler(Protocol):

@@ -36,6 +36,7 @@ class ResponseAssembler(EventAssembler):
         super().__init__()
         self._response: Json | None = None
         self._items: dict[int, Json] = {}
+        self._places: dict[tuple[Any, str, int], int] = {}  # where each part that the stream names has its place
         self._final = False
 
     def take(self, name: str, payload: Json) -> None:
@@ -59,10 +60,14 @@ class ResponseAssembler(EventAssembler):
             item[field] = (item.get(field) or "") + (payload.get("delta") or "")
 
     def _part(self, payload: Json, where: str, field: str, part_type: str) -> None:
-        item = self._items.setdefault(payload.get("output_index", 0), {"type": "message", "role": "assistant"})
+        output = payload.get("output_index", 0)
+        item = self._items.setdefault(output, {"type": "message", "role": "assistant"})
         parts: list[Json] = list(item.get(where) or [])
         index = int(payload.get("content_index") or payload.get("summary_index") or 0)
-        while len(parts) <= index:
+        # Parts come one after another; an index far beyond them is the next one, not a gap to fill.
+        index = self._places.setdefault((output, where, index), index if index < len(parts) else len(parts))
+        if index >= len(parts):
+            index = len(parts)
             parts.append({"type": part_type, field: ""})
         parts[index] = {**parts[index], field: (parts[index].get(field) or "") + (payload.get("delta") or "")}
         item[where] = parts

@@ -45,7 +45,7 @@ class SglangCapture:
             return body
         try:
             self._take(outer)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError):
             self.broken = True
         return edited
 

@@ -66,7 +66,7 @@ class VllmCapture:
             return None
         try:
             return build(self._prompt, self._ids, [_step(s) for s in self._steps], self._k)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             self.broken = True
             return None
 
@@ -77,7 +77,7 @@ class VllmCapture:
             return payload
         try:
             self._take(outer)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             self.broken = True
         return edited
 

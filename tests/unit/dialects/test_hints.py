@@ -58,7 +58,7 @@ def test_tags() -> None:
     assert tag_of({"x-reef-tag-session": ""}) is None
 
 
-@pytest.mark.parametrize(("value", "count"), [("2", 2), ("", 0), ("x", 0), ("-1", 0), ("9" * 40, 999999)])
+@pytest.mark.parametrize(("value", "count"), [("2", 2), ("", 0), ("x", 0), ("-1", 0), ("9" * 40, 999999), ("²", 0)])
 def test_retry_counts(value: str, count: int) -> None:
     assert retry_count({"x-stainless-retry-count": value}) == count
 

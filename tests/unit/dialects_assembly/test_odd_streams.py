@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -105,3 +106,18 @@ def test_a_long_line_is_joined_once() -> None:
     assert len(parser._tail) < 10 and len(parser._more) == 100
     (event,) = parser.feed(b"\n\n")
     assert event.data == piece * 100
+
+
+@pytest.mark.parametrize("index", [10**9, float("inf"), float("nan"), "9" * 5000, -5])
+def test_an_odd_place_of_a_part_costs_neither_memory_nor_the_stream(index: object) -> None:
+    delta = {"type": "response.output_text.delta", "output_index": 0}
+    events = [
+        delta | {"content_index": i, "delta": text} for i, text in ((index, "Hello, "), (index, "you."), (1, "!"))
+    ]
+    started = time.perf_counter()
+    assembler = fed(RESPONSES, "".join(f"data: {json.dumps(e)}\n\n" for e in events).encode())
+    assert len(json.dumps(assembler.result())) < 1000
+    assert time.perf_counter() - started < 1.0
+    if index == 10**9:
+        (item,) = assembler.result()["output"]
+        assert [p["text"] for p in item["content"]] == ["Hello, you.", "!"]

@@ -290,3 +290,20 @@ def test_bytes_that_are_no_utf8_stay_while_the_capture_is_cut_out() -> None:
     body = b'\xef\xbb\xbf{"choices":[{"message":{"content":"a\xffb"},"logprobs":{"content":[]},"token_ids":[1]}]}'
     clean = ask("vllm", {}).strip(body)
     assert clean == b'\xef\xbb\xbf{"choices":[{"message":{"content":"a\xffb"},"logprobs":null,"token_ids":null}]}'
+
+
+@pytest.mark.parametrize("token", [2**40, -(2**40)])
+def test_token_ids_that_no_engine_has_cost_the_capture_not_the_answer(token: int) -> None:
+    top = [{"token": f"token_id:{token}", "logprob": -0.1}, {"token": "token_id:1", "logprob": -2.0}]
+    step = {**top[0], "top_logprobs": [*top, {"token": "token_id:2", "logprob": -3.0}]}
+    answer = {"prompt_token_ids": [1], "choices": [{"token_ids": [token], "logprobs": {"content": [step]}}]}
+    found = ask("vllm", {"model": "m"})
+    found.strip(json.dumps(answer).encode())
+    assert (found.capture, found.broken) == (None, True)
+    meta = {
+        "output_token_logprobs": [[-0.1, token, ""]],
+        "output_top_logprobs": [[[-0.1, token, ""], [-2.0, 1, ""], [-3.0, 2, ""]]],
+    }
+    found = ask("sglang", {"model": "m"})
+    found.strip(json.dumps({"choices": [{"prompt_token_ids": [1], "meta_info": meta}]}).encode())
+    assert (found.capture, found.broken) == (None, True)

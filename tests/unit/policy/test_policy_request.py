@@ -117,7 +117,7 @@ def test_whole_numbers_are_fine_where_fractions_are_expected() -> None:
     assert (sampling.temperature, sampling.top_k, sampling.logit_bias, sampling.captured) == (0, 0, {7: 5.0}, 4)
 
 
-@pytest.mark.parametrize("header", ["0", "-1", "x", "257", "4.0"])
+@pytest.mark.parametrize("header", ["0", "-1", "x", "257", "4.0", "²", "9" * 5000])
 def test_a_wrong_capture_header_is_named(header: str) -> None:
     with pytest.raises(ApiError) as caught:
         parse_capture(header, 1000)
