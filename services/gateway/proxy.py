@@ -189,9 +189,9 @@ class Proxy:
                     continue
                 if recording.may_end(piece):
                     await recording.feed_last(piece)
-                    await response.write(piece)
+                    await _to_client(response, piece)
                 else:
-                    await response.write(piece)
+                    await _to_client(response, piece)
                     recording.feed(piece)
         except (aiohttp.ClientError, TimeoutError):
             await recording.cut()
@@ -222,6 +222,14 @@ class Proxy:
                 return response
             await response.write_eof()
             return response
+
+
+async def _to_client(response: web.StreamResponse, piece: bytes) -> None:
+    """Write; aiohttp's error for a client that is gone is a ClientError too, as those of the upstream are."""
+    try:
+        await response.write(piece)
+    except aiohttp.ClientConnectionResetError as error:
+        raise ConnectionResetError(str(error)) from error
 
 
 def _abort(request: web.Request) -> None:
