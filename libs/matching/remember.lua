@@ -32,6 +32,10 @@ local function into_session(one)
   local count = call('RPUSH', list, one.id)
   local old = call('HMGET', key, 't', 'z')
   local size = (tonumber(old[2]) or 0) + #heavy
+  if size > limits.max_session_bytes then  -- what has expired by itself since is no longer held
+    size = 0
+    for _, id in ipairs(call('LRANGE', list, 0, -1)) do size = size + call('STRLEN', prefix .. 'h:' .. id) end
+  end
   while count > limits.max_turns or size > limits.max_session_bytes do
     local oldest = call('LINDEX', list, 0)
     if oldest == one.id or oldest == one.previous then break end  -- a redelivery gives the binding again

@@ -171,3 +171,22 @@ async def test_tenants_lie_under_different_hash_tags(scripts: ScriptStore) -> No
         await matcher.match(record)
     keys = [k.decode() for k in await scripts.redis.keys("*:lru")]
     assert len(keys) == 3
+
+
+async def test_turns_that_expired_by_themselves_count_no_longer_against_their_sessions_bytes(
+    scripts: ScriptStore,
+) -> None:
+    """A session in use outlives its first turns: what they held must not push the newest ones out."""
+    limits = Limits(max_session_bytes=6_000)
+    matcher = Matcher(RedisState(scripts), limits)
+    w = World(limits=limits)
+    named = {"x-session-id": "s"}
+    for n in range(10):
+        w.exchange([user("x" * 900 + str(n))], f"{PLAN} {n}", headers=named, match=False)
+        await matcher.match(w.records[-1])
+        if n == 4:
+            for key in await scripts.redis.keys("*:h:*"):
+                await scripts.redis.unlink(key)
+    asked = [user("x" * 900 + "7"), said(f"{PLAN} 7"), user("No lists, please.")]
+    w.exchange(asked, "As prose, then.", headers=named, match=False)
+    assert (await matcher.match(w.records[-1])).result.turn == "x0008"
