@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from libs.contracts import ExchangeClassified, TrafficRaw, TurnMatched, decode, encode
 from libs.dialects import partition_key
@@ -68,6 +69,14 @@ async def test_a_retry_gives_no_second_turn() -> None:
     matched, lines = produced(await run(MatchHandler(Matcher(MemoryStore())), stream(w.records)))
     assert [(m.turn_id, m.answered_by) for m in matched] == [("x0001", "x0002")]
     assert [(c.exchange_class, c.turn_id) for c in lines[1:]] == [("main", "x0001"), ("retry", "x0001")]
+
+
+@pytest.mark.parametrize("exchange_id", ["", "?chain x", "?", "a\nb"])
+async def test_an_id_that_the_state_cannot_keep_is_dead_lettered(exchange_id: str) -> None:
+    """In Redis the second such record stopped the matcher, and again after each start."""
+    (record, *_) = stream([replace(r, exchange_id=exchange_id) for r in conversation()])
+    with pytest.raises(ContractError, match="exchange_id"):
+        await MatchHandler(Matcher(MemoryStore())).handle(record)
 
 
 @pytest.mark.parametrize("value", [b"", b"not json", b"[]", b'{"exchange_id": 1}', b"\xff\xfe", b'{"version": 9}'])
