@@ -33,6 +33,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         self._client: AIOKafkaConsumer | None = None
         self._listener: Listener | None = None
         self._fetch: asyncio.Task[Any] | None = None
+        self._reassigning = False
         self._backoff = Backoff()
 
     async def start(self, listener: Listener) -> None:
@@ -64,6 +65,9 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
     async def fetch(self, max_records: int, timeout_seconds: float) -> list[StreamRecord]:
         """See Consumer.fetch. The wait is a task of its own, so that a rebalance can end it (nothing is drained)."""
         client = self._started()
+        if self._reassigning:
+            await asyncio.sleep(0)  # getmany would wait for the assignment, and that for whoever fetches
+            return []
         self._fetch = asyncio.ensure_future(
             client.getmany(timeout_ms=int(timeout_seconds * 1000), max_records=max_records)
         )
@@ -136,12 +140,14 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._client.stop()
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self._reassigning = True
         if self._fetch is not None:
             self._fetch.cancel()
         assert self._listener is not None
         await self._listener.on_revoked({(tp.topic, tp.partition) for tp in revoked})
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        self._reassigning = False
         assert self._listener is not None
         await self._listener.on_assigned({(tp.topic, tp.partition) for tp in assigned})
 
