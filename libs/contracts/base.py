@@ -118,6 +118,11 @@ class Message(msgspec.Struct, frozen=True):
     text: str
 
 
+def writable(text: str) -> str:
+    """The text as a record can hold it: an error may quote half a character, which no UTF-8 has."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def encode(record: msgspec.Struct) -> bytes:
     """The record as one line of JSON (UTF-8)."""
     return msgspec.json.encode(record)

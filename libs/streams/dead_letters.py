@@ -6,6 +6,7 @@ import base64
 from collections import deque
 
 from libs.contracts import DeadLetter, encode
+from libs.contracts.base import writable
 from libs.contracts.dead_letters import TOPIC
 from libs.streams.types import Output, StreamRecord
 
@@ -27,7 +28,7 @@ def dead_letter(
         source_partition=record.partition,
         source_offset=record.offset,
         reason=reason,
-        error=error[: _MAX_ERROR_CHARS - len(note)] + note,
+        error=writable(error[: _MAX_ERROR_CHARS - len(note)] + note),
         attempts=attempts,
         failed_at=failed_at,
         key=None if record.key is None else base64.b64encode(record.key).decode(),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from libs.contracts import BASE_RELEASE, Adapter, PolicyRelease, TrainingBatch
+from libs.contracts.base import writable
 from libs.contracts.policy_releases import Event, release_id_for
 from libs.errors import DeadLetterError
 from libs.learning.checkpoint import StepRecord, load_optimizer, load_release, optimizer_tensors, save_release
@@ -276,7 +277,7 @@ class Learner:
             batch_id=batch.batch_id,
             trained=trained or [],
             dropped=dropped,
-            reason=reason,
+            reason=writable(reason),
             weights=made[1] if made else None,
             # What is no number would be null in the log and in the state, and neither could be read again.
             metrics={name: value for name, value in (metrics or {}).items() if math.isfinite(value)},

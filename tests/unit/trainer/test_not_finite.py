@@ -52,3 +52,14 @@ async def test_a_step_that_is_not_finite_ends_in_an_event_that_can_be_read(
     (event,) = events(await make(tmp_path, model_dir).handle(record(batch("b1", sample("f1")))))
     assert (event.event, event.reason, event.metrics) == ("failed", "not_finite_loss", {"grad_norm": 1.0})
     assert Store(tmp_path, base_digest(model_dir)).get("anna").pending == event
+
+
+async def test_a_fault_that_quotes_half_a_character_ends_in_an_event_too(
+    tmp_path: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> StepResult:
+        raise ValueError("\ud83d")
+
+    monkeypatch.setattr(learner_module, "run_step", broken)
+    (event,) = events(await make(tmp_path, model_dir).handle(record(batch("b1", sample("f1")))))
+    assert (event.event, event.reason) == ("failed", "fault: \ufffd")
