@@ -53,15 +53,15 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     def staleness(self, release_id: str) -> int | None:
         """How many releases the serving one is ahead of `release_id`; None when that is no ancestor of it.
 
-        An id from another engine counts as the base. A release older than the chain remembers counts by its number.
+        An id from another engine counts as the base. What is older than the chain remembers counts by its number.
         """
         number = release_number(release_id)
         known = release_id if number else BASE_RELEASE
         lineage = self.lineage()
         if known in lineage:
             return lineage.index(known)
-        oldest = self.releases[lineage[-2]].number if len(lineage) > 1 else 0
-        return len(lineage) - 1 + oldest - number if 0 < number < oldest else None
+        oldest = release_number(lineage[-1])
+        return len(lineage) - 1 + oldest - number if number < oldest else None
 
 
 def fold(chain: Chain, event: PolicyRelease) -> Chain:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from libs.contracts import Adapter, PolicyRelease
@@ -82,3 +83,13 @@ def test_after_a_rollback_a_sample_of_the_left_branch_is_none_of_its_lineage() -
     chain = fold(chain, event("released", 3, ONE))
     assert chain.lineage() == [THREE, ONE, "base"]
     assert (chain.staleness(TWO), chain.staleness(ONE)) == (None, 1)
+
+
+def test_the_base_and_pruned_releases_keep_their_distance() -> None:
+    """The trainer keeps the newest releases only; what was served before them is older, not of another branch."""
+    whole = chain_of(*(event("released", n, f"a@{n - 1:05d}-x" if n > 1 else "base") for n in range(1, 6)))
+    kept = {i: r for i, r in whole.releases.items() if r.number >= 4}
+    pruned = msgspec.structs.replace(whole, releases=kept)
+    for known in ("base", "engine-of-its-own", ONE, TWO, THREE, "a@00004-x", "a@00005-x"):
+        assert pruned.staleness(known) == whole.staleness(known), known
+    assert pruned.staleness("a@00007-x") is None
