@@ -89,7 +89,8 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         client = self._started()
         offsets = {TopicPartition(*p): offset for p, offset in positions.items()}
         try:
-            await client.commit(offsets)
+            async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):  # it would look for a coordinator for ever
+                await client.commit(offsets)
         except (CommitFailedError, IllegalStateError) as error:
             _log.warning("commit refused, the group moved on", group=self._group, error=repr(error))
             return False
