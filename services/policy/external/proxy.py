@@ -14,11 +14,13 @@ from multidict import CIMultiDict
 
 from libs.learning.engine.refused import ReleaseRefused
 from libs.telemetry import metrics
+from libs.telemetry.logs import get_logger
 from services.policy.errors import ApiError, invalid
 from services.policy.external.releases import ExternalRelease, ExternalReleases
 from services.policy.names import DEFAULT_SCENARIO, RELEASE_HEADER, SCENARIO_HEADER
 from services.policy.scenarios import Scenarios
 
+_log = get_logger("policy.proxy")
 NAMED = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 # Of one connection only (RFC 9110, 7.6.1), or no longer true once a body was decoded and changed.
 _DROPPED = frozenset(
@@ -130,8 +132,15 @@ class Proxy:
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status, headers=_headers(answer, release))
         await response.prepare(request)
-        async for chunk in answer.content.iter_any():
-            await response.write(chunk)
+        try:
+            async for chunk in answer.content.iter_any():
+                await response.write(chunk)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            # The answer has begun: an error of ours would land in the middle of it. Cut, so that the client sees it.
+            _log.warning("the engine's answer broke off", error=type(error).__name__)
+            if request.transport is not None:
+                request.transport.abort()
+            return response
         await response.write_eof()
         return response
 

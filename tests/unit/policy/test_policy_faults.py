@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from libs.contracts import Adapter, encode
 from libs.contracts.release_chain import Chain
@@ -17,7 +20,8 @@ from libs.streams.config import ServiceSettings
 from libs.streams.types import StreamRecord
 from services.policy import follow as policy_follow
 from services.policy.external.engines import ENGINES
-from services.policy.external.releases import ExternalRelease
+from services.policy.external.proxy import Proxy
+from services.policy.external.releases import ExternalRelease, ExternalReleases
 from services.policy.follow import ReleaseFollower
 from services.policy.scenarios import Held, Scenarios
 from tests.eventually import eventually
@@ -146,3 +150,38 @@ async def test_an_adapter_that_was_loaded_again_for_its_last_request_goes_after_
             await proxy_releases.reload_adapter(release)  # it had waited for a swap, and found its adapter gone
             assert one[0] in it.engine.adapters
         await eventually(lambda: one[0] not in it.engine.adapters, within_seconds=5)
+
+
+@pytest.mark.parametrize("how", ["stalls", "drops"])
+async def test_a_stream_that_the_engine_breaks_off_is_cut_and_no_second_answer_is_written_into_it(how: str) -> None:
+    async def chat(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: {}\n\n")
+        if how == "stalls":
+            await asyncio.sleep(5)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async def models(_request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "base"}]})
+
+    engine_app = web.Application()
+    engine_app.router.add_get("/v1/models", models)
+    engine_app.router.add_post("/v1/chat/completions", chat)
+    async with TestServer(engine_app) as server, aiohttp.ClientSession(server.make_url("/")) as session:
+        releases = ExternalReleases(ENGINES["vllm"](session, 10.0), "/base")
+        app = web.Application()
+        base: Scenarios[ExternalRelease] = Scenarios(ExternalRelease("base"), releases.load, budget_bytes=1)
+        Proxy(session, base, releases, ready=lambda: True, timeout_seconds=0.3).routes(app)
+        async with TestServer(app) as front:
+            reader, writer = await asyncio.open_connection(front.host, front.port)
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
+            writer.write(head)
+            try:
+                answer = await asyncio.wait_for(reader.read(), 4)
+            except ConnectionResetError:
+                answer = b"cut"
+            writer.close()
+    assert answer == b"cut" or (answer.count(b"HTTP/1.1") == 1 and not answer.endswith(b"0\r\n\r\n")), answer
