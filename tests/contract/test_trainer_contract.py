@@ -68,6 +68,8 @@ async def test_what_the_trainer_writes_has_the_examples_fields(handler: TrainerH
     judged = sample("f1") if kind == "f1" else sample("f2", reward=1.0, hints=())
     made = batch(f"{kind}-00000000", judged)
     done = await handler.handle(StreamRecord("training.batches", 0, 0, b"anna", encode(made)))
+    assert done.finalize is not None
+    await done.finalize()
     written = msgspec.json.decode(done.outputs[0].value)
     stored = msgspec.json.decode((EXAMPLES / f"policy.releases/v1/{name}.json").read_bytes())
     assert written["event"] == name and done.outputs[0].key == "anna"
