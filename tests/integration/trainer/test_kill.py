@@ -52,6 +52,8 @@ def work(home: Path, model_dir: Path, log: Path) -> None:
         announced = await handler.tick()
         for output in announced.outputs if announced else ():
             publish(log, output.value)
+        if announced is not None and announced.finalize is not None:
+            await announced.finalize()
         start = (await handler.start_positions([("training.batches", 0)])).offsets.get(("training.batches", 0), 0)
         for offset in range(start, len(BATCHES)):
             done = await handler.handle(record(BATCHES[offset], offset))
