@@ -21,6 +21,7 @@ from libs.telemetry.logs import get_logger
 _log = get_logger("streams.consumer")
 
 _MAX_POLL_INTERVAL_MS = 300_000
+_REASSIGNING_SECONDS = 0.02
 
 
 class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -66,7 +67,7 @@ class KafkaConsumer(ConsumerRebalanceListener):  # type: ignore[misc]
         """See Consumer.fetch. The wait is a task of its own, so that a rebalance can end it (nothing is drained)."""
         client = self._started()
         if self._reassigning:
-            await asyncio.sleep(0)  # getmany would wait for the assignment, and that for whoever fetches
+            await asyncio.sleep(_REASSIGNING_SECONDS)  # getmany would wait for the assignment, that for who fetches
             return []
         self._fetch = asyncio.ensure_future(
             client.getmany(timeout_ms=int(timeout_seconds * 1000), max_records=max_records)

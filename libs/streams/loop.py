@@ -219,10 +219,8 @@ class StreamLoop:
                     continue
                 dones = () if done is None else (done,) if isinstance(done, Done) else tuple(done)
                 tasks = [self._spawn(self._tick_done(each)) for each in dones]
-            if tasks:
-                await asyncio.wait(
-                    tasks
-                )  # not gather: a drain that cancels one must not end the ticks, nor a stop these
+            if tasks:  # not gathered: a drain that cancels one must not end the ticks, nor a stop these
+                await asyncio.wait(tasks)
 
     async def _tick_done(self, done: Done) -> None:
         try:

@@ -32,7 +32,6 @@ from libs.telemetry import logs
 # @asynccontextmanager
 # async def open_handler() -> AsyncIterator[Handler]: ...
 OpenHandler = Callable[[], AbstractAsyncContextManager[Handler]]
-OpenApp = Callable[[], AbstractAsyncContextManager[web.Application]]
 
 
 def run_consumer(service: str, settings: ServiceSettings, topics: Collection[str], open_handler: OpenHandler) -> int:
@@ -53,16 +52,6 @@ def collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-def run_http(service: str, settings: ServiceSettings, open_app: OpenApp) -> int:
-    """Serve an application until SIGTERM or SIGINT; it adds health_routes itself. Returns the exit status."""
-
-    async def serve(stop: asyncio.Event) -> None:
-        async with open_app() as app, listening(app, settings):
-            await stop.wait()
-
-    return run(service, settings, serve)
 
 
 def run(service: str, settings: ServiceSettings, work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
