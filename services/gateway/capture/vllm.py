@@ -62,6 +62,7 @@ class VllmCapture:
     @property
     def capture(self) -> Capture | None:
         """What was captured; None (and `broken`) when the pieces do not fit together."""
+        self.broken = self.broken or self._lines.overlong
         if not self._ids or self.broken:
             return None
         try:
