@@ -62,15 +62,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What a student likes. `faults` names what is wrong with a reply, empty when it is to the student's taste.
-
-    `memory` is the same wish as a person would note it in a memory file (the study's baseline without training).
-    """
+    """What a student likes. `faults` names what is wrong with a reply, empty when it is to the student's taste."""
 
     name: str
     faults: Callable[[Reply], list[str]]
     complaints: Sequence[str]
-    memory: str
 
 
 def _plain_faults(reply: Reply) -> list[str]:
@@ -88,10 +84,8 @@ def _brief_faults(reply: Reply) -> list[str]:
     return (["too_long"] if too_long else []) + ([bad] if bad else [])
 
 
-PLAIN = Preference(
-    "plain", _plain_faults, _PLAIN_COMPLAINTS, "The user wants plain paragraphs: stop using lists, bold and headings."
-)
-BRIEF = Preference("brief", _brief_faults, _BRIEF_COMPLAINTS, "The user wants short answers of one or two sentences.")
+PLAIN = Preference("plain", _plain_faults, _PLAIN_COMPLAINTS)
+BRIEF = Preference("brief", _brief_faults, _BRIEF_COMPLAINTS)
 PREFERENCES = {preference.name: preference for preference in (PLAIN, BRIEF)}
 
 _NONSENSE = frozenset({"too_short", "few_distinct_words", "loop"})

@@ -178,9 +178,10 @@ def _drift(runs: Runs) -> str:
         ],
     )
     return (
-        f"## Answers to {len(UNRELATED)} unrelated questions\n\nGreedy, without the homework system prompt, at most 96 "
-        "tokens. Likeness is the share of the word sequence that before and after have in common (1: unchanged); a "
-        f"degenerate answer repeats itself, which the base model does as well.\n\n{rows}"
+        f"## Answers to {len(UNRELATED)} unrelated questions\n\nGreedy, at most 96 tokens, without the homework system "
+        "prompt (but for memory, whose notes stand there). Likeness is the share of the word sequence that before and "
+        "after have in common (1: unchanged); a degenerate answer repeats itself, which the base model does as well."
+        f"\n\n{rows}"
         if runs
         else ""
     )
@@ -235,6 +236,8 @@ def _limits(runs: Runs) -> str:
 - A model of 135 million parameters writes prose that is often wrong. Passing means form, not truth.
 - The preference is easy to state. The `brief` arm is a second one, about length; two are still few.
 - Both sets of questions come from the same author, so held-out means unseen questions, not an unseen kind.
+- A model of this size hardly follows what stands in its prompt, a memory file included. A larger one may well, so the
+  memory arm says nothing about memory files in general.
 - Likeness of greedy answers sees that something changed, not whether it became worse."""
 
 

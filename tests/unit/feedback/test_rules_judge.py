@@ -74,7 +74,7 @@ def test_every_complaint_of_the_simulated_student_is_a_rejection_with_a_hint(pre
 def test_the_students_thanks_are_acceptance() -> None:
     rng = random.Random(0)
     fine = student.Reply("Bread is baked from flour and water and yeast in a hot oven for about one whole hour. " * 2)
-    preference = student.Preference("any", lambda reply: [], (), "")
+    preference = student.Preference("any", lambda reply: [], ())
     said = {student.answer(preference, fine, rng)[0] for _ in range(60)}
     assert len(said) > 3
     assert {verdict(words) for words in said} == {1}
