@@ -95,8 +95,9 @@ def page(load: dict[str, Any], assumed: Assumed) -> str:
         "",
         "What one machine sustained from the gateway to judged turns, and what follows for "
         f"{assumed.exchanges_per_second:,.0f} exchanges a second.",
-        f"Measured by `make load` on {load['cores']} cores (load average at the start {load['load_average'][0]}), with the",
-        "clients on the same cores: trust CPU per exchange and ratios. This page: `python -m tests.bench.load.plan`.",
+        f"Measured by `make load` on {load['cores']} cores (load average {load['load_average'][0]} at the start), with",
+        "the clients on the same cores: trust CPU per exchange and ratios.",
+        "This page: `python -m tests.bench.load.plan`.",
         "",
         "| variant | exchanges/s | raw to judged p50 / p99 ms | CPU us an exchange: gateway, matcher, judge, broker, "
         "Redis |",
