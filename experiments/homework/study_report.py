@@ -94,7 +94,8 @@ def _head(runs: Runs) -> str:
         "A simulated student brings homework questions, one session each, rejects replies with lists, bold text or "
         "headings, and never says so up front. A session counts by its first reply alone, which must be plain prose "
         "and not degenerate. Held-out questions are never in the stream; they are asked before and after, off the "
-        "record. The model is SmolLM2-135M-Instruct with one LoRA adapter per run; replies have at most 96 tokens.",
+        "record; where nothing is recorded nothing can change, and the replies before stand for those after. "
+        "The model is SmolLM2-135M-Instruct with one LoRA adapter per run; replies have at most 96 tokens.",
         "",
         "| arm | what | seeds |",
         "|---|---|---|",
