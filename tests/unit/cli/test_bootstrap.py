@@ -156,7 +156,10 @@ def test_ctrl_c_and_term_stop_set_up_and_the_pip_under_it(tmp_path: Path, number
     )
     python.chmod(0o755)
     set_up = subprocess.Popen(
-        [sys.executable, "-I", root / "libs/cli/bootstrap.py", "--env-only"], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-I", root / "libs/cli/bootstrap.py", "--env-only"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     while not mark.exists():
         assert set_up.poll() is None
