@@ -8,7 +8,7 @@ from libs.cli.connect import settings
 from libs.cli.produce import produce
 from libs.contracts import PolicyRelease, encode
 from libs.contracts.policy_releases import TOPIC
-from libs.contracts.release_chain import Chain, fold
+from libs.contracts.release_chain import Chain, folded
 from libs.errors import ConfigError
 from libs.streams.tap import tap
 from libs.streams.types import Output
@@ -27,10 +27,7 @@ def chain_of(scenario: str, log: list[PolicyRelease]) -> Chain:
     if not own:
         known = ", ".join(sorted({event.scenario for event in log})) or "none yet"
         raise ConfigError(f"no releases of scenario {scenario!r}; there are: {known}")
-    chain = Chain(scenario=scenario)
-    for event in own:
-        chain = fold(chain, event)
-    return chain
+    return folded(scenario, own)
 
 
 def send(event: PolicyRelease) -> None:

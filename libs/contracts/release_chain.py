@@ -6,6 +6,8 @@ the same log. Every function returns a new chain; nothing is changed in place.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
 from typing import Literal
 
 import msgspec
@@ -94,6 +96,11 @@ def fold(chain: Chain, event: PolicyRelease) -> Chain:
         step = chain.releases[event.serving].step if event.serving in chain.releases else 0
         return msgspec.structs.replace(_released(chain, event.serving), serving=event.serving, step=step)
     return chain
+
+
+def folded(scenario: str, events: Iterable[PolicyRelease]) -> Chain:
+    """The chain after all of the scenario's events, in their order."""
+    return reduce(fold, events, Chain(scenario=scenario))
 
 
 def _released(chain: Chain, release_id: str) -> Chain:

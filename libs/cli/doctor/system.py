@@ -19,9 +19,19 @@ def no_traffic() -> Finding:
 
 
 def of_system(s: System) -> Iterator[Finding]:
+    """Every cause that lies in no scenario, the broker first."""
     cut_off = [service for service, failing in s.down.items() if "kafka" in failing]
+    broker_away = len(cut_off) > 1  # one service alone may have a fault of its own
+    yield from _broker(s, cut_off, broker_away)
+    yield from _services(s, broker_away)
+    yield from _lag(s)
+    yield from _judge(s)
+    yield from _dead_letters(s)
+
+
+def _broker(s: System, cut_off: list[str], away: bool) -> Iterator[Finding]:
     spooled = s.total("clawback_gateway_spool_records")
-    if len(cut_off) > 1:
+    if away:
         waiting = f"; {spooled:.0f} exchanges wait in the gateway's spool" if spooled else ""
         yield Finding(
             "broker_away",
@@ -32,8 +42,20 @@ def of_system(s: System) -> Iterator[Finding]:
             "Bring the broker back. Nothing is lost: the gateway keeps new exchanges on disk, and every service goes "
             "on where it stopped.",
         )
+    elif spooled:
+        yield Finding(
+            "spool",
+            "stops",
+            "",
+            "The broker does not take the gateway's records.",
+            f"{spooled:.0f} exchanges wait in the spool",
+            "Bring the broker back; the spool then empties by itself.",
+        )
+
+
+def _services(s: System, broker_away: bool) -> Iterator[Finding]:
     for service, failing in s.down.items():
-        if len(cut_off) > 1 and service in cut_off and not set(failing) - {"kafka", "assigned"}:
+        if broker_away and "kafka" in failing and not set(failing) - {"kafka", "assigned"}:
             continue  # said above
         yield Finding(
             "service_down",
@@ -44,6 +66,9 @@ def of_system(s: System) -> Iterator[Finding]:
             "See its log (`clawback status` names it). One that hangs: `kill -9` its pid (stack.json), and the local "
             "stack or Kubernetes starts it again. Waiting records are kept.",
         )
+
+
+def _lag(s: System) -> Iterator[Finding]:
     for group, topics in s.status.get("lag", {}).items():
         behind = sum(topics.values())
         if behind > 500:
@@ -55,6 +80,9 @@ def of_system(s: System) -> Iterator[Finding]:
                 f"{behind} records not committed on {', '.join(topics)}",
                 "Start it or add replicas, up to the topic's partitions (runbook ClawbackLag).",
             )
+
+
+def _judge(s: System) -> Iterator[Finding]:
     if "judge" not in s.down and s.metrics and s.total("clawback_judge_up") == 0:
         yield Finding(
             "judge_down",
@@ -64,6 +92,9 @@ def of_system(s: System) -> Iterator[Finding]:
             f"{s.total('clawback_judge_abstentions_total'):.0f} votes abstained so far",
             "Bring the server at CLAWBACK_JUDGE_PRM_URL back, or set CLAWBACK_JUDGE_KIND=rules for the time being.",
         )
+
+
+def _dead_letters(s: System) -> Iterator[Finding]:
     letters = sum(s.status.get("dead_letters", {}).values())
     if letters:
         shown = ", ".join(f"{label} {n}" for label, n in s.status["dead_letters"].items())
@@ -74,13 +105,4 @@ def of_system(s: System) -> Iterator[Finding]:
             "Records were set aside.",
             shown,
             "`clawback dead-letters list` says why; mend the cause, then `clawback dead-letters retry --all`.",
-        )
-    if spooled and len(cut_off) < 2:
-        yield Finding(
-            "spool",
-            "stops",
-            "",
-            "The broker does not take the gateway's records.",
-            f"{spooled:.0f} exchanges wait in the spool",
-            "Bring the broker back; the spool then empties by itself.",
         )

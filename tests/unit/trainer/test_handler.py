@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from libs.contracts import Adapter, DeadLetter, PolicyRelease, Tombstone, TrainingBatch, decode, encode
-from libs.contracts.release_chain import Chain, fold, promote, rollback
+from libs.contracts.release_chain import folded, promote, rollback
 from libs.errors import RetryError
 from libs.learning.checkpoint import base_digest, digest, load_release
 from libs.learning.model import ModelConfig, load_policy
@@ -231,20 +231,13 @@ async def test_old_releases_go_and_a_rollback_to_one_is_refused_in_the_log(tmp_p
     full = store.get("anna").chain
     assert list(full.releases) == [e.release_id for e in made[2:]]
     assert full.staleness(made[2].release_id) == 1
-    gone = fold_of(made)
+    gone = folded("anna", made)
     refused = await handler.handle(command(rollback(gone, made[0].release_id, now=20.0)))
     (answer,) = events(refused)
     assert (answer.serving, answer.weights) == (made[3].release_id, made[3].weights)
     assert "no longer kept" in answer.reason
     await handler.handle(command(answer, 1))
     assert store.get("anna").chain.serving == made[3].release_id
-
-
-def fold_of(made: list[PolicyRelease]) -> Chain:
-    chain = Chain(scenario="anna")
-    for event in made:
-        chain = fold(chain, event)
-    return chain
 
 
 async def test_a_broken_batch_ends_in_an_event_and_a_dead_letter_and_the_next_one_trains(

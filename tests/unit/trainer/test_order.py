@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ import pytest
 
 from libs.contracts import BASE_RELEASE, Adapter, PolicyRelease, TrainingBatch, claims, decode, encode
 from libs.contracts.policy_releases import release_id_for
-from libs.contracts.release_chain import Chain, fold, rollback
+from libs.contracts.release_chain import folded, rollback
 from libs.errors import RetryError
 from libs.streams import work
 from libs.streams.memory import MemoryBroker
@@ -87,13 +86,6 @@ def one(name: str, scenario: str = "anna") -> TrainingBatch:
 
 def events(done: Done) -> list[PolicyRelease]:
     return [decode(o.value, PolicyRelease) for o in done.outputs if o.topic == "policy.releases"]
-
-
-def chain_of(log: Collection[PolicyRelease]) -> Chain:
-    chain = Chain(scenario="anna")
-    for event in log:
-        chain = fold(chain, event)
-    return chain
 
 
 async def test_the_position_never_passes_a_batch_that_is_still_being_fetched_from_the_claim_store(
@@ -233,7 +225,7 @@ async def test_a_rollback_during_a_step_has_the_last_word_in_the_log_too(tmp_pat
     log += await published(await waiting)
     for number, event in enumerate(log[3:]):  # what the trainer wrote comes back to it
         log += await published(await handler.handle(command(event, number + 1)))
-    assert chain_of(log).serving == handler._store.get("anna").chain.serving == BASE_RELEASE
+    assert folded("anna", log).serving == handler._store.get("anna").chain.serving == BASE_RELEASE
     assert len(log) == 4
 
 
