@@ -1,6 +1,7 @@
 """The base model's first replies, kept on disk: every arm starts from the same weights, questions and seeds.
 
-They are asked once a seed, and scored by each arm's own preference. Anything that changes a reply is part of the key.
+They are asked once a seed, and scored by each arm's own preference. What a request holds is part of the key; the model
+is not: a folder belongs to one study, and that to one model.
 """
 
 from __future__ import annotations

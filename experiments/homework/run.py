@@ -26,6 +26,7 @@ from experiments.homework.watch import Facts, Watch
 DEFAULT_TTL_SECONDS = 86_400.0  # the matcher's and the monitor's default
 REQUEST_TIMEOUT_SECONDS = 300.0
 MEMORY_LINES = 6  # a memory file is kept short: it is paid for in every prompt
+WAVE = 4  # sessions held at once
 SETTLE_TIMEOUT_SECONDS = 300.0  # a wave's feedback is usually consumed within seconds; a stuck loop must not hang us
 
 
@@ -36,7 +37,7 @@ class Plan:
     directory: Path
     seed: int = 0
     sessions: int = 24
-    wave: int = 4
+    wave: int = WAVE
     batch_size: int = 4
     heldout: int = len(HELDOUT)
     shape: Shape = field(default_factory=Shape)

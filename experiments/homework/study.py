@@ -10,14 +10,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.homework import study_report
 from experiments.homework.arms import ARMS, UNRELATED, Arm
 from experiments.homework.local import local_stack, run_interruptible
 from experiments.homework.progress import Progress
-from experiments.homework.run import DEFAULT_TTL_SECONDS, Plan, execute
+from experiments.homework.run import DEFAULT_TTL_SECONDS, WAVE, Plan, execute
 from experiments.homework.sessions import Shape
 from libs.errors import ClawbackError
 
@@ -49,7 +49,7 @@ def run_arm(arm: Arm, seeds: Sequence[int], root: Path, home: Path, sessions: in
                 seed=seed,
                 sessions=sessions,
                 # Where a session cannot change a later one, all may be held at once.
-                wave=4 if arm.recorded or arm.memory else sessions,
+                wave=WAVE if arm.recorded or arm.memory else sessions,
                 base_replies=root / "base",
                 shape=Shape(recorded=arm.recorded),
                 preference=arm.preference,
@@ -57,6 +57,8 @@ def run_arm(arm: Arm, seeds: Sequence[int], root: Path, home: Path, sessions: in
                 scenario=f"{arm.name}-{seed}-{os.getpid()}",
                 unrelated=UNRELATED,
             )
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "environment.json").write_text(json.dumps(tuning(os.environ), indent=2) + "\n")
             run_interruptible(
                 execute(
                     plan,
@@ -65,6 +67,12 @@ def run_arm(arm: Arm, seeds: Sequence[int], root: Path, home: Path, sessions: in
                     progress=progress,
                 )
             )
+
+
+def tuning(environment: Mapping[str, str]) -> dict[str, str]:
+    """The services' settings that the environment changes, addresses and secrets apart: they belong to the results."""
+    apart = ("_KEY", "_URL", "_TOKENS", "_PASSWORD", "_USERNAME", "_SERVERS", "_HOME", "_MODEL", "_DIR")
+    return {n: v for n, v in environment.items() if n.startswith("CLAWBACK_") and not n.endswith(apart)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

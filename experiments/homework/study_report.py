@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -30,6 +31,8 @@ def load(root: Path) -> Runs:
             if not summary.get("finished"):
                 continue
             replies = [json.loads(line) for line in (directory / "replies.jsonl").read_text().splitlines()]
+            with contextlib.suppress(FileNotFoundError):
+                summary["environment"] = json.loads((directory / "environment.json").read_text())
             live = sorted((r["number"], r["passed"]) for r in replies if r["when"] == "live")
             runs.setdefault(arm.name, []).append((summary, [passed for _, passed in live]))
     return runs

@@ -67,14 +67,26 @@ def test_unfinished_runs_do_not_count_and_are_held_again(tmp_path: Path) -> None
 
 def test_report_only_writes_page_and_picture(tmp_path: Path) -> None:
     leave_run(tmp_path / "runs", "combined", 0, base=0.2, final=1.0)
+    (tmp_path / "runs" / "combined" / "seed-0" / "environment.json").write_text('{"CLAWBACK_POLICY_THREADS": "1"}')
     report = tmp_path / "docs" / "homework.md"
     assert study.main(["--report-only", "--runs", str(tmp_path / "runs"), "--report", str(report)]) == 0
     kept = json.loads(report.with_suffix(".json").read_text())
     assert kept["arms"]["combined"]["runs"][0]["seed"] == 0
+    assert kept["arms"]["combined"]["runs"][0]["environment"] == {"CLAWBACK_POLICY_THREADS": "1"}
     assert len(kept["arms"]["combined"]["runs"][0]["first_replies_passed"]) == 12
     assert kept["services"]["CLAWBACK_JUDGE_KIND"] == "rules"
     assert "| 2.00 (one seed) |" in report.read_text()  # held
     assert report.exists() and report.with_suffix(".png").stat().st_size > 5_000
+
+
+def test_settings_of_the_environment_are_kept_and_secrets_are_not() -> None:
+    given = {
+        "CLAWBACK_TRAINER_KL_COEF": "0.1",
+        "CLAWBACK_JUDGE_PRM_API_KEY": "s",
+        "CLAWBACK_REDIS_URL": "u",
+        "PATH": "p",
+    }
+    assert study.tuning(given) == {"CLAWBACK_TRAINER_KL_COEF": "0.1"}
 
 
 def test_a_wrong_arm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
